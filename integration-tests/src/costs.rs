@@ -81,8 +81,8 @@ pub fn ours(mode: &str, run: Run, tektons: usize) -> anyhow::Result<Vec<Request>
     Ok(asked)
 }
 
-/// Waits until the webhook has filled its caches for the sizes of runs. The webhook is ready before that, so the lists for these
-/// caches could come after the mark.
+/// Waits until the webhook has filled its caches for the sizes of runs. The webhook may be ready before that. Without this wait,
+/// the lists for these caches could be among the counted requests.
 async fn caches_filled(scene: &Scene<'_>) -> anyhow::Result<()> {
     let probe = run("probe").task("one", &[], &[]).asking("1").into_json();
     let probe: PipelineRun = serde_json::from_value(probe)?;

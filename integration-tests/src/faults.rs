@@ -30,8 +30,8 @@ pub enum Fault {
     Killed(Service),
     /// A service is suspended (SIGSTOP) for longer than a leader relies on its Lease, and then continues.
     Paused(Service),
-    /// A connection carries no data for some time, and then works again. A leader relies on its Lease for a shorter time, a
-    /// connection may be silent for a shorter time, and an admission takes less time.
+    /// A connection carries no data for some time, and then works again. This time is longer than three others: the time for
+    /// which a leader relies on its Lease, the time for which a connection may be silent, and the time for an admission.
     Cut(Link),
     /// The API server is killed, and started again later.
     ApiServerRestarted,

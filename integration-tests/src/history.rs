@@ -71,7 +71,7 @@ struct Log {
     stays: HashMap<String, Stay>,
     /// The namespace and the newest version of each pod that exists, by uid.
     pods: HashMap<String, (String, u64)>,
-    /// The uids of deleted pods. A pod may be deleted after a list, before the watch shows it.
+    /// The uids of deleted pods. A pod that a list contains may be deleted before the watch shows the listed version of the pod.
     gone: HashSet<String>,
     /// The access modes of claims, also of deleted ones, by namespace and name.
     claims: HashMap<(String, String), Vec<String>>,
@@ -149,7 +149,7 @@ impl History {
     ///
     /// # Errors
     ///
-    /// There was such a claim (the error names the claims, pods and nodes), or the watch does not catch up in time.
+    /// A claim was in use in this way (the error names the claims, pods and nodes), or the watch does not catch up in time.
     pub async fn verdict(&self) -> anyhow::Result<()> {
         self.stays("").await?;
         self.verdict_so_far()
@@ -159,7 +159,7 @@ impl History {
     ///
     /// # Errors
     ///
-    /// There was such a claim.
+    /// A claim was in use in this way.
     pub fn verdict_so_far(&self) -> anyhow::Result<()> {
         let exempt = self.log().exempt.clone();
         let stays = self.seen("");

@@ -74,9 +74,9 @@ impl Room {
         self.crowded.len()
     }
 
-    /// The number of crowded tasks whose room other pods had taken. For such a task, the placeholder had requested enough for
-    /// the run when it was bound: for the pod, for the run's other pods on the node, and for the amount that it still requested
-    /// for the run.
+    /// The number of crowded tasks whose room other pods had taken. For such a task, the placeholder requested enough CPU for
+    /// the run at the time when it was bound: as much as the waiting pod and the run's other pods on the node need, plus the CPU
+    /// that the placeholder still requests for the run.
     pub fn taken(&self) -> usize {
         self.taken.len()
     }

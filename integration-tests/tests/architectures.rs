@@ -67,7 +67,7 @@ fn is_arm64(nodes: &BTreeSet<String>) -> bool {
 }
 
 fn build(mode: &str) -> Run {
-    // The tasks with a taint to tolerate come first, but the tasks without a node selector do not tolerate it.
+    // The tasks for arm64, which tolerate the taint, come first in the list. Tasks without a node selector do not tolerate it.
     let specs = [
         on("build-arm", "arm64"),
         on("test-arm", "arm64"),
@@ -91,7 +91,7 @@ fn build(mode: &str) -> Run {
         .task("manifest", &[], &["test-amd", "test-arm"])
 }
 
-/// The volumes are bound to nodes, so a placeholder on a node of the wrong architecture would block its tasks for ever.
+/// Each volume is tied to one node. So a placeholder on a node of the wrong architecture would block its tasks for ever.
 #[test]
 fn b1_tasks_of_two_architectures_run_at_the_same_time_each_architecture_on_one_node() -> Outcome {
     on_two_architectures(async |scene| {
@@ -117,8 +117,8 @@ fn b1_tasks_of_two_architectures_run_at_the_same_time_each_architecture_on_one_n
             assert_eq!((amd.len(), arm.len()), (1, 1), "{mode}: {amd:?} {arm:?}");
             assert!(is_arm64(&arm) && !is_arm64(&amd), "{mode}: {amd:?} {arm:?}");
             if mode != "workspaces" {
-                // Tasks without claims run where the other tasks of their architecture run. Tasks without architecture run with
-                // those of the first one.
+                // A task without claims runs on the node of the other tasks of its architecture. Tasks without an architecture
+                // run on the node of the first architecture, here amd64.
                 assert_eq!(nodes_of(&pods, mode, &["lint-arm"]), arm, "{mode}");
                 assert_eq!(nodes_of(&pods, mode, &["start", "manifest"]), amd, "{mode}");
                 scene.nothing_left_but(&[]).await?;
@@ -128,8 +128,8 @@ fn b1_tasks_of_two_architectures_run_at_the_same_time_each_architecture_on_one_n
     })
 }
 
-/// No two nodes can use the claim at the same time, so the placeholder moves for each task: more often than the five times that
-/// it would move in vain.
+/// Only one node at a time can use the claim, so the placeholder moves for each task. It may move more than five times, because
+/// the count of its moves begins anew whenever a pod of the run ends.
 #[test]
 fn b1_n2_tasks_of_two_architectures_that_share_a_claim_take_turns_as_often_as_they_need() -> Outcome
 {

@@ -41,8 +41,8 @@ const WITHOUT: &str = "disabled";
 /// The number of runs that are created at the same time, for each wave: fifty runs in six waves, one after the other. The last
 /// three runs are alone.
 const WAVES: [usize; 6] = [20, 20, 7, 1, 1, 1];
-/// The time limit for the Event that the claims cannot follow, from the moment when the first pod of the run found no room. The
-/// condition of the pod has this moment, in whole seconds. The Event has the other time.
+/// The longest time from the moment when the first pod of the run finds no room until the Event that the claims cannot follow.
+/// The test reads the first time from the pod's condition, in whole seconds. It reads the second time from the Event.
 const TOLD: Duration = Duration::from_secs(10);
 
 /// Makes the tests of this file run one after the other, because each sets the configuration and measures times.
@@ -197,8 +197,8 @@ fn n7_b3_an_autoscaler_adds_nodes_for_runs_that_keep_their_room() -> Outcome {
     in_each_mode(Reserves::Peak, &[10])
 }
 
-/// The added nodes are larger than necessary. Karpenter adds up the requests of the placeholder and of the pod that waits for it,
-/// and treats the placeholders' preference for nodes of their own as a requirement.
+/// The added nodes are larger than necessary, for two reasons. Karpenter adds up the requests of the placeholder and of the pod
+/// that follows the placeholder. And Karpenter treats the placeholders' preference for nodes of their own as a requirement.
 #[test]
 fn n7_an_autoscaler_adds_nodes_for_runs_that_reserve_nothing() -> Outcome {
     in_each_mode(Reserves::Nothing, &[6])
@@ -305,8 +305,9 @@ async fn bystander(scene: &Scene<'_>) -> anyhow::Result<String> {
     Ok(node.to_owned())
 }
 
-/// While an isolated run waits at its gate, only its placeholder needs the added node, and would fit elsewhere. Karpenter removes
-/// another node whose pod fits elsewhere. So it has decided about the run's node too.
+/// While an isolated run waits at its gate, only its placeholder is on the node that Karpenter added for the run. The placeholder
+/// would fit on another node. The test waits until Karpenter has removed a second added node, whose only pod fits on another node
+/// too. By then, Karpenter has also decided to keep the node of the run.
 #[test]
 fn n7_m4_the_node_added_for_an_isolated_run_is_removed_after_the_run_and_not_between_its_tasks()
 -> Outcome {

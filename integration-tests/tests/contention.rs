@@ -337,10 +337,10 @@ async fn allow(scene: &Scene<'_>, node: &str, resource: &str, amount: usize) -> 
     Ok(())
 }
 
-/// Kubernetes resizes no extended resource, so the placeholder cannot ask the scheduler for it.
+/// Kubernetes resizes no extended resource, so the placeholder cannot request such a resource to find a node that has it.
 #[test]
 fn n2_a_placeholder_stays_until_another_node_has_the_gpu_that_a_pod_lacks() -> Outcome {
-    /// A node of the other scene may have it too, but this run's pods cannot run there.
+    /// A node of the other scene may have this resource too, but the pods of this scene's run cannot run there.
     const GPU: &str = "example.dev/gpu";
     shared(async |scene| {
         try_join_all([(1, 0), (2, 1)].map(async |(gpu_node, moves)| {
@@ -440,8 +440,8 @@ fn n4_nodes_that_come_all_the_time_delay_no_move() -> Outcome {
     })
 }
 
-/// No pod can follow a placeholder on a node without this label. So the placeholder leaves the node like one without room. As no
-/// other node has room here, it returns.
+/// No pod can follow a placeholder on a node without label `kubernetes.io/hostname`. So the placeholder leaves such a
+/// node, as it leaves a node without room. Here, there is no other node, so the placeholder returns.
 #[test]
 fn n2_n3_a_run_on_a_node_without_a_hostname_label_goes_on_once_the_node_has_the_label() -> Outcome {
     shared(async |scene| {

@@ -1,7 +1,7 @@
 //! A large cluster with a run that has many waiting pods, a tenant whose placeholders are refused, and a tenant whose
 //! placeholders fit on no node. The scheduler takes placeholders first (component `placeholder-priority`). Meanwhile, other
-//! tenants create runs, and the nodes of their placeholders are cordoned (N8, N1). Before, some runs are created at once, to see
-//! that inter-pod affinity is quick enough on this many nodes (P2).
+//! tenants create runs, and the nodes of their placeholders are cordoned (N8, N1). Before all this, the test creates some runs at
+//! once, to check that inter-pod affinity is quick enough on this many nodes (P2).
 //!
 //! `COSCHEDULER_CROWD=256,1000,500` sets the numbers of waiting pods, of refused runs and of unplaceable runs.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]

@@ -101,8 +101,8 @@ async fn each<C: Copy>(
             let scene = stack.scene().await?;
             scene.pool(2).await?;
             check(&scene, case).await?;
-            // Kubernetes evicts the pods of only one unready node every ten seconds. Without these nodes, no other case waits for
-            // that.
+            // Kubernetes evicts the pods of only one unready node every ten seconds. So these nodes are deleted: otherwise, other
+            // cases would have to wait for them.
             for number in 1..=2 {
                 let path = format!("/api/v1/nodes/{}", scene.pool_node(number));
                 scene.send_to("DELETE", &path, &json!({})).await?;
@@ -208,7 +208,7 @@ fn n1_a_task_that_its_node_kills_is_tried_again_elsewhere() -> Outcome {
     })
 }
 
-/// With this toleration, Kubernetes deletes the pods on a node that is not ready after a second, instead of after five minutes.
+/// If a node is not ready, Kubernetes deletes the pods with this toleration after one second. The default is five minutes.
 fn short_lived() -> Value {
     json!({"tolerations": [{
         "key": "node.kubernetes.io/not-ready",

@@ -199,8 +199,8 @@ impl Trial {
         Ok(answer.into_inner().outcome())
     }
 
-    /// Checks that each forgery is refused, with its field in the message. If the run has changed meanwhile, the call is only
-    /// late. Then `call` returns true, and is repeated.
+    /// Checks that each forgery is refused, with its field in the message. If the run has changed before the call, the manager
+    /// does not check the forgery, because the reference is old. Then `call` returns true, and is repeated.
     async fn each_is_refused(
         &self,
         call: impl AsyncFn(PipelineRunRef) -> Result<bool, Status>,
@@ -485,7 +485,7 @@ fn m3_annotations_of_a_task_run_that_tekton_did_not_make_are_stripped_with_a_war
                 check_warned(&warnings, "These annotations are ignored");
             }
         }
-        // If this account is Tekton's, nobody reads the warnings, so there is an Event too.
+        // Perhaps this account is the account of Tekton's controller. Then nobody reads the warnings. So there is an Event too.
         let told = scene.told("owner", "TektonAccountUnknown").await?;
         let told = told
             .iter()

@@ -132,7 +132,7 @@ fn n6_what_is_left_over_while_the_manager_is_down_is_swept() -> Outcome {
     })
 }
 
-/// The manager dies twice: before a cause has lasted for two seconds, and after the cause was published.
+/// The manager is killed twice: first before a cause has lasted for two seconds, and then after the cause was published.
 #[test]
 fn b2_n3_the_next_manager_tells_the_cause_once_and_withdraws_it() -> Outcome {
     alone(Config::default(), async |scene| {

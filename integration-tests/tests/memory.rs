@@ -335,7 +335,7 @@ fn n8_reviews_of_large_runs_are_answered_within_the_webhooks_memory_limit() -> O
         })
         .await?;
 
-        // Together, these are larger than what the webhook reads at the same time.
+        // Together, these reviews have more bytes than the webhook reads at the same time.
         let reviews = (0..REVIEWS).map(async |number| {
             let many = param(json!(vec!["x".repeat(25); 100_000]));
             let many = pending(&format!("many-{number}")).spec("params", many);

@@ -737,7 +737,7 @@ fn b1_a_remote_pipeline_chooses_coscheduling_where_the_namespace_is_left_alone()
 #[test]
 fn b1_a_remote_pipeline_that_chooses_too_late_is_told_so_by_an_event() -> Outcome {
     overridable(async |scene| {
-        // The run's binding names a claim that only the placeholder creates, so the run cannot do without it.
+        // The run's binding names a claim that only the placeholder creates, so the run needs its placeholder.
         let object = remote("run", source_from_template());
         let (done, pods) =
             fetched(&scene, &object, &chosen_pipeline(Some("disabled"), true)).await?;

@@ -862,7 +862,7 @@ fn a_deeply_nested_custom_task_does_not_keep_a_run_from_being_created() -> Outco
             .api::<PipelineRun>()
             .delete("deep", &DeleteParams::default())
             .await?;
-        // In a field that our services read, such a depth is refused.
+        // In a field that our services read, JSON of this depth is refused.
         let template = json!({"volumeClaimTemplate": {"spec": nested(60)}});
         let refused = scene
             .submit(

@@ -1,8 +1,8 @@
 //! Two hundred runs of all kinds. Each is disturbed at a point of its life: the run is deleted or cancelled, it loses a pod, its
 //! placeholder or its StatefulSet, a service is killed, the mode changes, or nothing happens. A seed decides the runs, the
 //! disturbances and the points. The test prints the seed. With the seed in `COSCHEDULER_SEED`, the test repeats the same cases.
-//! Points are states of the run, and not times, so that a seed means the same on a slow machine. But other runs may be active at
-//! the same time.
+//! Points are states of the run, and not times, so that a seed means the same on a slow machine. But the other runs that are
+//! active at a point may differ from test to test.
 //!
 //! A run that no disturbance ended succeeds (N5, M8). In the end, only the claims that the modes keep are left (P6, V4).
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
@@ -362,7 +362,7 @@ struct Stage<'a> {
     news: watch::Receiver<()>,
     /// Locked by the case that has killed a service.
     turn: tokio::sync::Mutex<()>,
-    /// For each disturbance, the number of runs for which it was planned, and the number of those that were disturbed at their
+    /// For each disturbance, the number of runs for which it was planned, and the number of runs that it disturbed at the planned
     /// point.
     met: Mutex<BTreeMap<&'static str, (usize, usize)>>,
 }

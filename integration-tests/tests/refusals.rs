@@ -377,7 +377,8 @@ async fn told_and_healed(scene: &Scene<'_>, cause: Cause) -> Outcome {
     assert_eq!(found["cause"]["message"], told[0].1, "{found}");
     let evidence = found["cause"]["evidence"]["value"].as_str();
     ensure!(evidence.is_some_and(|it| !it.is_empty()), "{found}");
-    // Only the run has the API server's answer to a request of ours. All other causes have other evidence.
+    // If the API server refused a request of ours, the evidence is on the run. All other causes have their evidence on other
+    // objects.
     let of_run = found["cause"]["evidence"]["object"] == format!("PipelineRun {RUN}");
     assert_eq!(of_run, told[0].1.contains("create StatefulSet"), "{found}");
 

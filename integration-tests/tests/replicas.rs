@@ -71,8 +71,8 @@ fn of(pod: &Pod) -> &str {
     &pod.labels()["tekton.dev/pipelineRun"]
 }
 
-/// Creates a run. Tries again while the API server calls the replica of the webhook that was killed, because it does not call the
-/// other replica instead. Returns the number of refusals.
+/// Creates a run. If the API server calls the killed replica of the webhook, it refuses the run, and does not call the other
+/// replica. Then tries again. Returns the number of refusals.
 async fn submit(scene: &Scene<'_>, run: Run) -> anyhow::Result<usize> {
     let attempts = async {
         let mut refused = 0;

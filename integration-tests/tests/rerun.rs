@@ -65,9 +65,9 @@ fn settled(run: &PipelineRun) -> (Option<String>, Option<i64>, Value, BTreeMap<S
     )
 }
 
-/// The fields of `manifest` whose values in `live` differ. A list is one field. This is how Argo CD compares without
-/// server-side diff, because the manifest is also the last one that was applied. Leaves out the Pipeline, which Tekton's own
-/// webhook completes.
+/// The fields of `manifest` that have other values in `live`. A list counts as one field. Argo CD without server-side diff gets
+/// the same result, because `manifest` is also the manifest that was applied last. The Pipeline is left out, because Tekton's own
+/// webhook completes it.
 fn differing(manifest: &Value, live: &Value, path: &str) -> Vec<String> {
     match (manifest, live) {
         _ if path == "/spec/pipelineSpec" || *manifest == json!({}) => Vec::new(),

@@ -173,8 +173,8 @@ async fn starts_at_once_under_quota(scene: &Scene<'_>, cpu: &str) -> Outcome {
     scene.nothing_left_but(&[]).await
 }
 
-/// The placeholder then requests the room of the largest pod. So it is not bound to the emptier node, which has too little room
-/// for this pod.
+/// A LimitRange does not allow the placeholder to request room for all pods. So the placeholder requests the room of the largest
+/// pod. It is not bound to the emptier node, which has too little room for this pod.
 #[test]
 fn b3_where_a_limit_range_forbids_all_the_placeholder_asks_for_the_largest_pod() -> Outcome {
     shared(async |scene| {
@@ -238,7 +238,7 @@ fn b3_where_limits_may_not_exceed_requests_only_a_run_that_reserves_nothing_star
     })
 }
 
-/// Kubernetes before 1.33 behaves like this, because it has no `pods/resize`.
+/// Kubernetes before 1.33 refuses every resize, because it has no `pods/resize`.
 #[test]
 fn b3_if_every_resize_is_refused_a_run_starts_without_a_reservation_and_its_author_hears_it()
 -> Outcome {
@@ -254,7 +254,7 @@ fn b3_if_every_resize_is_refused_a_run_starts_without_a_reservation_and_its_auth
     })
 }
 
-/// The manager creates the placeholder again, and it returns to the pods of its run.
+/// The placeholder's pod is created again, on the node of the run's pods.
 #[test]
 fn b3_a_reservation_that_cannot_be_given_up_has_an_end() -> Outcome {
     shared(async |scene| {
@@ -309,7 +309,7 @@ fn b3_a_placeholder_that_is_lost_returns_to_its_runs_pods() -> Outcome {
     })
 }
 
-/// A pod of no run requests as much as the placeholder keeps for two tasks.
+/// In this test, a pod of no run requests as much CPU as the placeholder keeps for two tasks.
 #[test]
 fn b3_with_peak_nobody_else_takes_the_room_of_pods_that_do_not_exist_yet() -> Outcome {
     shared(async |scene| {
@@ -340,7 +340,7 @@ fn b3_with_peak_nobody_else_takes_the_room_of_pods_that_do_not_exist_yet() -> Ou
             .await?;
         let stranger = pods.iter().find(|pod| is_stranger(pod)).unwrap();
         assert_eq!(node(stranger), None);
-        // From now on, the scheduler may bind it before those pods.
+        // The stranger is deleted, because the scheduler may bind it before later pods of the run from now on.
         api.delete(&stranger.name_any(), &DeleteParams::default())
             .await?;
         scene.end("run", "two").await?;

@@ -87,7 +87,8 @@ fn b6_one_trace_follows_a_run_from_its_admission_to_its_clean_up() -> anyhow::Re
 
         let rpc = "coscheduler.placeholder.v1.PlaceholderService/Ensure";
         let creation = reported(rpc, "create statefulsets");
-        // If the watcher's report reaches the manager before the manager's own watch does, it begins the clean-up.
+        // If the watcher's report reaches the manager before the manager's own watch shows the end of the run, this report begins
+        // the clean-up.
         let rpc = "coscheduler.placeholder.v1.PlaceholderService/Release";
         let release = reported(rpc, "delete statefulsets");
         let chains: [(&str, &[&[_]]); 3] = [

@@ -373,7 +373,8 @@ fn n2_p7_a_task_that_says_that_it_is_another_runs_does_not_have_its_placeholder_
                 })
             })
             .await?;
-        // The manager has asked to which run the stranger's pod belongs, and has had more time than it waits before it acts.
+        // Wait until the manager has asked to which run the stranger's pod belongs. Also wait for five seconds, which is longer
+        // than the manager waits before it acts.
         let asks = |request: &Request| {
             let task_run = request.verb == "get" && request.object.resource == "taskruns";
             task_run && request.is_by(Service::PlaceholderManager)

@@ -253,8 +253,8 @@ fn v7_claims_in_two_zones_are_reported_and_the_run_goes_on_once_one_node_reaches
         }
         assert_eq!(codes(&told), ["VolumeNodeAffinityConflict"]);
         assert_eq!(told[0].1, message);
-        // The run's pod waits. There is no placeholder that could bind more volumes to the nodes of a volume that must be
-        // replaced.
+        // The run's pod waits, and there is no placeholder. Otherwise, the placeholder could bind further volumes to the nodes of
+        // a volume that must be replaced.
         scene
             .until_all::<Pod>("has a task's pod", |pods| pods.len() == 1)
             .await?;
@@ -286,7 +286,8 @@ fn v7_claims_in_two_zones_are_reported_and_the_run_goes_on_once_one_node_reaches
             .map(|request| format!("{} {}", request.verb, request.object.resource))
             .collect();
         on_runs.sort();
-        // One is about the run. The other is about its TaskRun, if the scheduler had tried the pod by then.
+        // One Event is about the run. A second Event is about its TaskRun, if the scheduler tried the pod before the claim was
+        // replaced.
         let events = on_runs.iter().take_while(|it| *it == "create events");
         let events = events.count();
         assert!([1, 2].contains(&events), "{on_runs:?}");

@@ -1,8 +1,9 @@
-//! Runs that want more than there is (N2, B3): wide ones on small nodes, runs of random shapes, and runs whose claims hold them
-//! on their nodes. They take turns and end, in about the time that they take where nothing is reserved, and no kubelet ever has
-//! to reject a pod.
+//! Runs that request more than the nodes have (N2, B3): runs with many parallel tasks (wide runs) on small nodes, runs of random
+//! shapes, and runs whose claims cannot move to another node. All runs succeed, and no kubelet rejects a pod. With a reservation,
+//! wide runs take about as long as without a reservation.
 //!
-//! A seed decides the random shapes. The test prints it, and `COSCHEDULER_SEED` plays it again.
+//! A seed decides the random shapes. The test prints the seed. With the seed in `COSCHEDULER_SEED`, the test repeats the same
+//! shapes.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,15 +32,15 @@ use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS};
 type Outcome = anyhow::Result<()>;
 
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
-/// The environment variable with the seed to play again.
+/// The environment variable with the seed of a repeated test.
 const SEED: &str = "COSCHEDULER_SEED";
 const RUNS: usize = 200;
-/// Random runs under way at a time: they ask for more than the nodes have.
+/// The number of random runs that are active at the same time. Together, they request more than the nodes have.
 const AT_ONCE: usize = 24;
-/// How long a pod may wait for room that there is, or that its placeholder holds.
+/// How long a pod may wait although its placeholder's node has room for the pod, or the placeholder reserves this room.
 const HELD: Duration = Duration::from_secs(30);
 
-/// Makes the tests take turns: each sets the configuration and keeps the machine busy.
+/// Makes the tests of this file run one after the other, because each sets the configuration and keeps the machine busy.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
@@ -63,8 +64,8 @@ async fn create_task(scene: &Scene<'_>, cpu: &str) -> Outcome {
     created.accepted().map(drop)
 }
 
-/// Tasks that run side by side, on a claim that ties them to one node. All use one Task, because Tekton would write the steps of
-/// 256 tasks into the run's status at each change.
+/// A run with `width` parallel tasks, which share a claim and so one node. All tasks use the same Task. With steps in the run,
+/// Tekton would write the steps of all tasks into the run's status at each change.
 fn wide(scene: &Scene<'_>, width: usize, seconds: u32) -> Run {
     let run = run("wide")
         .in_mode("pipelineruns")
@@ -78,7 +79,7 @@ fn wide(scene: &Scene<'_>, width: usize, seconds: u32) -> Run {
     })
 }
 
-/// How long a run of this width takes.
+/// Waits until the wide run has succeeded and its objects are deleted. Returns the time from `began` until the run succeeded.
 async fn time_of(scene: &Scene<'_>, width: usize, began: Instant) -> anyhow::Result<Duration> {
     let ended = |pod: &Pod| phase(pod) == PodPhase::Succeeded;
     scene.until_many("have ended", width, ended).await?;
@@ -89,9 +90,9 @@ async fn time_of(scene: &Scene<'_>, width: usize, began: Instant) -> anyhow::Res
     Ok(took)
 }
 
-/// Checks that a wide run takes no more than 1.1 times as long with `placement` as with `nothing`. Both run at the same time,
-/// each on nodes of its own, so that what else the machine does delays both. The better of two times counts; the second pair
-/// starts in the other order, and only where the first one does not decide it.
+/// Checks that a wide run takes at most 1.1 times as long with `placement` as with `nothing`. Both runs are active at the same
+/// time, each on nodes of its own, so that a busy machine delays both. If the first pair of runs fails this check, a second pair
+/// starts in the reverse order. Then the shorter of the two times counts for each value.
 fn takes_no_longer(width: usize, cpu: &str, seconds: u32) -> Outcome {
     let mut order = [Reserves::Nothing, Reserves::Placement];
     let mut best = BTreeMap::<Reserves, Duration>::new();
@@ -130,8 +131,9 @@ fn takes_no_longer(width: usize, cpu: &str, seconds: u32) -> Outcome {
     })
 }
 
-/// A reservation takes up to two seconds at the start of a run, because a kubelet acts on a resize after one to two seconds. So
-/// the run is not very short: with tasks of four seconds, 19.9 s against 17.9 s were seen.
+/// A reservation costs up to two seconds at the start of a run, because a kubelet acts on a resize after one to two seconds. So
+/// the tasks must not be too short. For example, with tasks of four seconds, a run took 19.9 s with a reservation, and 17.9 s
+/// without.
 #[test]
 fn b3_n2_a_run_ten_wide_takes_turns_on_a_small_node_in_the_same_time() -> Outcome {
     takes_no_longer(10, "1", 10)
@@ -155,16 +157,16 @@ struct Case {
 
 #[derive(Clone, Debug, PartialEq)]
 struct Task {
-    /// Which of the tasks before it end before it.
+    /// The indices of the earlier tasks after which this task runs.
     after: Vec<usize>,
-    /// Which of the claims it uses.
+    /// The indices of the claims that this task uses.
     uses: Vec<usize>,
     cpu: &'static str,
     memory: &'static str,
     seconds: u32,
 }
 
-/// The nodes: CPUs and pods.
+/// The CPUs of each node, and its maximum number of pods.
 const NODES: [(&str, u32); 7] = [
     ("1500m", 110),
     ("1500m", 110),
@@ -192,7 +194,7 @@ fn case(rng: &mut Rng, index: usize) -> Case {
         after: (0..number).filter(|_| rng.u8(0..3) == 0).collect(),
         uses: match (mode, claims.len()) {
             (_, 0) => Vec::new(),
-            // A task with two of them is refused (M2).
+            // In this mode, a task with two claims is refused (M2).
             ("workspaces", claims) => Vec::from_iter(rng.bool().then(|| rng.usize(..claims))),
             (_, claims) => (0..claims).filter(|_| rng.bool()).collect(),
         },
@@ -242,7 +244,7 @@ impl Case {
     }
 }
 
-/// How often our services told each code in the scene.
+/// The number of Events that our services have written in the scene, by code.
 async fn codes(scene: &Scene<'_>) -> anyhow::Result<BTreeMap<String, usize>> {
     let events = scene.api::<Event>().list(&ListParams::default()).await?;
     let mut codes = BTreeMap::new();
@@ -276,7 +278,8 @@ fn b3_n2_of_two_hundred_runs_of_random_shapes_none_waits_long_for_room_it_held()
     println!("{SEED}={seed} plays this again");
     let played = shared(async |scene| {
         scene.set_reserves(Reserves::Placement).await?;
-        // Isolated runs wait until a node has no other run. Beside the others they would wait until all of those have ended.
+        // Isolated runs need nodes without other runs. On the nodes of the other runs, they would wait until all of these have
+        // ended.
         let apart = scene.stack.scene().await?;
         let mut waits = Vec::new();
         for scene in [&scene, &apart] {
@@ -315,7 +318,8 @@ fn b3_n2_of_two_hundred_runs_of_random_shapes_none_waits_long_for_room_it_held()
     played.with_context(|| format!("{SEED}={seed} plays this again"))
 }
 
-/// A run with three tasks side by side, on a claim that stays on its node. Of a node of four CPUs, one run in two fits all.
+/// A run with three parallel tasks, and a claim that cannot leave its node. On a node of four CPUs, all parallel tasks of every
+/// second run have room at the same time.
 fn bound(scene: &Scene<'_>, mode: &str, number: usize) -> Run {
     let asks = if number.is_multiple_of(2) {
         "1"

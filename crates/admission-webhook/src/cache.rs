@@ -1,9 +1,12 @@
 //! A cache of the objects of one kind that a `watcher::Config` selects, with the few fields that admission reviews need. An
-//! object that was created a moment before a review is perhaps not in the cache yet, so readers can wait for it. In three
-//! cases, the webhook reads objects directly from the API server instead. It reads the PipelineRun that owns a TaskRun, if
-//! Tekton left a variable in the name of the TaskRun's claim (V9), or if the Pipeline may have chosen settings of the
-//! PipelineRun (B1). It reads other PipelineRuns, if a new run names their claims (V2a). And it reads claims, if the planner
-//! asks for their access modes (V8).
+//! object that was created a moment before a review is perhaps not in the cache yet, so readers can wait for it.
+//!
+//! The webhook reads these objects directly from the API server instead:
+//!
+//! - the PipelineRun that owns a TaskRun, if Tekton left a variable in the name of the TaskRun's claim (V9), or if the Pipeline
+//!   may have chosen settings of the PipelineRun (B1);
+//! - other PipelineRuns, if a new run names their claims (V2a);
+//! - claims, if the planner asks for their access modes (V8).
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;

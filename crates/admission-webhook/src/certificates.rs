@@ -123,8 +123,8 @@ fn check(wanted: &Wanted) -> anyhow::Result<()> {
         overlap.is_positive(),
         "--certificate-overlap must be positive"
     );
-    // A rotation takes up to four overlaps and some delay. The remaining time is enough for the next rotation to replace the new
-    // certificate before it expires.
+    // A rotation takes up to four overlaps and some delay. With a lifetime of six overlaps, enough time remains for the next
+    // rotation to replace the new certificate before it expires.
     let shortest = overlap
         .checked_mul(6)
         .context("--certificate-overlap is too long")?;

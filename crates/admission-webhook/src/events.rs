@@ -1,7 +1,7 @@
 //! Publishes Events on a PipelineRun about reviews of its TaskRuns and CustomRuns. Only Tekton's controller sees the answer to
 //! such a review, so an Event informs the author of the PipelineRun. If a TaskRun must not run, the PipelineRun also gets an
-//! annotation with the cause, because Tekton's condition of the PipelineRun does not name it. The answer to the review does not
-//! wait for these writes.
+//! annotation with the cause, because Tekton's condition of the PipelineRun does not name the cause. The answer to the review
+//! does not wait for these writes.
 
 use std::time::Duration;
 

@@ -294,8 +294,8 @@ impl Registration {
             validating,
         } = &mut self.configurations;
         let mut is_done = mutating.seen.is_some() && validating.seen.is_some();
-        // The rule for the ConfigMap is entered first and removed last. So, unless a patch fails, it exists while the rules for
-        // PipelineRuns exist.
+        // The rule for the ConfigMap is entered first and removed last. So this rule exists while the rules for PipelineRuns
+        // exist. (If a patch fails, this is not certain.)
         let mut configurations = [mutating, validating];
         if stage == Stage::Ready {
             configurations.reverse();

@@ -65,7 +65,7 @@ pub(crate) fn pipeline_run_question(
     })
 }
 
-/// True if the request updates a PipelineRun, and this run awaited its Pipeline before the update.
+/// True if the request updates a PipelineRun that had annotation `coscheduler.dev/awaits-pipeline` before the update.
 pub(crate) fn awaited_pipeline(request: &AdmissionRequest<DynamicObject>) -> bool {
     let old = request.old_object.as_ref();
     let pinned = old.and_then(|old| old.metadata.annotations.as_ref());

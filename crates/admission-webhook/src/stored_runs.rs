@@ -42,8 +42,8 @@ impl Webhook {
         Ok(templates)
     }
 
-    /// True if the PipelineRun that owns a new PipelineRun awaits its Pipeline, or if Tekton has copied older annotations from it
-    /// (B1).
+    /// True in two cases (B1). First: the PipelineRun that owns a new PipelineRun (the parent) still awaits its Pipeline. Second:
+    /// the parent's mode has changed since Tekton copied the parent's annotations to the new PipelineRun.
     pub(crate) async fn has_early_parent(
         &self,
         namespace: &str,
@@ -64,8 +64,8 @@ impl Webhook {
             .is_some_and(|it| awaits_pipeline(&it) || it.annotations.get(MODE) != own.get(MODE)))
     }
 
-    /// The parts of the PipelineRun that owns an object on which the admission of this object depends. `None` if this
-    /// PipelineRun is not stored.
+    /// Reads the PipelineRun that owns an object. Returns the parts of this PipelineRun on which the admission of the object
+    /// depends. `None` if this PipelineRun is not stored.
     async fn owner(
         &self,
         namespace: &str,

@@ -153,7 +153,7 @@ impl PlannerService for Planner {
                 let configuration = self.configuration();
                 admit::choose_late(configuration.in_force()?, old, &question)
             }
-            // Any other update does not depend on the configuration, because everything is pinned.
+            // Updates of other kinds do not depend on the configuration, because everything is pinned.
             Some(old) => restore(old, &run),
             None => {
                 let configuration = self.configuration();

@@ -65,12 +65,13 @@ pub struct Question<'a> {
     /// The annotations of the run's Namespace. Only those of [`Setting`](crate::overrides::Setting) and
     /// [`ALLOWED_OVERRIDES`](crate::annotations::ALLOWED_OVERRIDES) have an effect (B1).
     pub namespace_annotations: Option<&'a BTreeMap<String, String>>,
-    /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the PipelineRun that is the run's controller. `None` if the
-    /// run has no such controller, or if the controller or the run itself has no group annotation.
+    /// The stored annotation [`GROUP`](crate::annotations::GROUP) of the PipelineRun that is the run's controller. `None` in
+    /// three cases: no PipelineRun is the controller, the controller has no group annotation, or the run itself has no group
+    /// annotation.
     pub owner_group: Option<&'a str>,
     /// If the run names claims of other runs in its namespace: the stored annotations
     /// [`VOLUME_CLAIM_TEMPLATES`](crate::annotations::VOLUME_CLAIM_TEMPLATES) of these other runs (V2a). Each key is the group of
-    /// one of them.
+    /// one of these runs.
     pub source_templates: Option<&'a BTreeMap<String, String>>,
     /// Other objects on which the names of claims depend (V9). `None` if they are not known.
     pub catalog: Option<&'a Catalog>,
@@ -140,7 +141,8 @@ pub struct RewrittenBinding {
 pub enum RewrittenSource {
     /// `persistentVolumeClaim`: a claim with this name. The placeholder's controller creates the claim (V2).
     Claim(String),
-    /// `volumeClaimTemplate`: this template. Only a copy of another run gets such a source: the template of that run (V2a).
+    /// `volumeClaimTemplate`: this template. Only a copy of another run gets a template. It is the template of the other run
+    /// (V2a).
     Template(Value),
 }
 
@@ -162,11 +164,11 @@ impl RewrittenSource {
 ///
 /// - If Tekton creates the run as a child of a coscheduled run, the run uses the placeholders of its parent. A child never has a
 ///   placeholder of its own.
-/// - While Tekton's own flag is on, the run is adopted if key `adopt-runs-in` contains the run's namespace, and the run has no
-///   label `tekton.dev/pipelineRunUID` (B7).
-/// - The run is not coscheduled if `spec.managedBy` names another controller (M5), if there has been no valid configuration yet
-///   (M7), if Tekton's own flag is on and the run is not adopted (M9), or if the mode is `disabled`. Then admission pins
-///   nothing, and removes reserved annotations. The only exception is the next item.
+/// - While Tekton's own flag is on, the run is adopted (B7) if three conditions hold: key `adopt-runs-in` contains the run's
+///   namespace; no PipelineRun is the run's controller; and the run has no label `tekton.dev/pipelineRunUID`.
+/// - The run is not coscheduled in four cases: `spec.managedBy` names another controller (M5); there has been no valid
+///   configuration yet (M7); Tekton's own flag is on and the run is not adopted (M9); or the mode is `disabled`. In these cases,
+///   admission pins nothing, and removes reserved annotations. The next item has the only exception.
 /// - If a Pipeline that a resolver fetches later may still choose another value, admission sets [`AWAITS_PIPELINE`], even if the
 ///   mode is `disabled` (B1).
 /// - In mode `workspaces`, admission pins mode, group, placeholder defaults and claims (M1, M8).
@@ -181,7 +183,7 @@ impl RewrittenSource {
 /// # Errors
 /// Admission denies the run in two cases. First: an annotation chooses a value that does not exist or is not allowed (B1).
 /// Second: the run names a claim that was created for another run, and the claim's template is not known (V2a). The second case
-/// counts only if the run is to be coscheduled, or if its mode is `disabled`.
+/// is possible only if the run is to be coscheduled, or if its mode is `disabled`.
 pub fn admit(
     in_force: InForce<'_>,
     tekton_controller: &str,

@@ -1,7 +1,7 @@
 //! Admission of a new TaskRun or CustomRun. Tekton has copied our annotations from the PipelineRun. Admission removes the
 //! reserved annotations, except the one that Tekton's pod builder reads. Into that annotation, admission writes the name of the
-//! placeholder that the run's pinned mode requires, even if Tekton wrote another name (M9). In mode `workspaces`, admission
-//! makes a TaskRun with more than one claim fail (M2). Shared claims do not count (V8).
+//! placeholder that the run's pinned mode requires, even if Tekton wrote another name (M9). In mode `workspaces`, admission makes
+//! a TaskRun with more than one claim fail (M2). *Shared* claims tie no pod to a node, and do not count (V8).
 
 mod bindings;
 
@@ -57,8 +57,8 @@ pub struct ChildRun {
     pub annotations: BTreeMap<String, String>,
     /// The entry of `metadata.ownerReferences` that has `controller: true`.
     pub controller: Option<OwnerReference>,
-    /// The stored annotation [`GROUP`] of the controller. `None` if the controller is not a PipelineRun, or if the controller
-    /// or the object itself has no group annotation.
+    /// The stored annotation [`GROUP`] of the controller. `None` in three cases: the controller is not a PipelineRun, the
+    /// controller has no group annotation, or the object itself has no group annotation.
     pub owner_group: Option<String>,
     /// The user who creates the object.
     pub created_by: String,
@@ -66,8 +66,8 @@ pub struct ChildRun {
     pub claims: Vec<BoundClaim>,
     /// `spec.params`, and the defaults of the Task.
     pub params: Params,
-    /// The stored PipelineRun that is the controller. Only needed if [`ChildRun::names_claims_by_variables`] or
-    /// [`ChildRun::has_late_settings`].
+    /// The stored PipelineRun that is the controller. Needed only if [`ChildRun::names_claims_by_variables`] or
+    /// [`ChildRun::has_late_settings`] is true.
     pub pipeline_run: Option<PipelineRun>,
 }
 
@@ -79,22 +79,22 @@ impl ChildRun {
         joins_owner(controller, &self.created_by, tekton_controller)
     }
 
-    /// True if the name of a claim has a parameter (V9), so that admission needs the PipelineRun. Even if Tekton can replace
-    /// the parameter, admission of the PipelineRun perhaps did not know the claim. Then only the PipelineRun's `status` can
-    /// show that the claim has a placeholder.
+    /// True if the name of a claim contains a parameter (V9). Then admission needs the PipelineRun, even if Tekton can replace
+    /// the parameter: when the PipelineRun was created, admission perhaps did not know the name of the claim. In that case, only
+    /// the Pipeline in the PipelineRun's `status` shows whether the claim has a placeholder.
     pub fn names_claims_by_variables(&self) -> bool {
         self.claims.iter().any(|it| has_param(&it.claim_name))
     }
 
-    /// True if admission needs the PipelineRun, because its Pipeline may have chosen its settings (B1). Then the annotations of
-    /// the object may be older than this choice.
+    /// True if the Pipeline may have chosen settings of the PipelineRun (B1). Then admission needs the PipelineRun, because the
+    /// annotations of the object may be older than this choice.
     pub fn has_late_settings(&self) -> bool {
         self.annotations.contains_key(AWAITS_PIPELINE)
     }
 
     /// True if the settings of the PipelineRun, or the name of a claim, depend on a Pipeline that Tekton has not stored in
-    /// `status.pipelineSpec` of the PipelineRun. Then the TaskRun must be refused: if Tekton cannot create a TaskRun, it stores
-    /// the Pipeline, and creates the TaskRun again later.
+    /// `status.pipelineSpec` of the PipelineRun. Then admission must refuse the TaskRun. After the refusal, Tekton stores the
+    /// Pipeline, and creates the TaskRun again later.
     pub fn awaits_pipeline(&self) -> bool {
         let Some(pipeline_run) = &self.pipeline_run else {
             return false;
@@ -127,8 +127,8 @@ impl ChildRun {
         handed_on(annotations, group)
     }
 
-    /// The claims whose names have a parameter that the object does not set. Each item also has the claim's name in which the
-    /// object's own parameters are replaced.
+    /// The claims whose names have a parameter that the object does not set. The second part of each item is the claim's name
+    /// after the object's own parameters were replaced.
     fn unresolved(&self) -> impl Iterator<Item = (&BoundClaim, String)> {
         let names = self.claims.iter();
         names
@@ -183,8 +183,8 @@ pub struct ChildAdmission {
 ///   reserved annotations.
 /// - In modes `pipelineruns` and `isolate-pipelinerun`, the object gets the name of the run's placeholder (M3).
 /// - In mode `workspaces`, the object gets the name of the placeholder of its claim. It gets no name if it uses no claim, or if
-///   its claim has no placeholder (M1, V9). If the object uses more than one claim, a TaskRun fails (M2), and a CustomRun gets no
-///   name. Shared claims do not count (V8).
+///   its claim has no placeholder (M1, V9). If the object uses more than one claim, the result depends on its kind: a TaskRun
+///   fails (M2), and a CustomRun gets no name. Shared claims do not count (V8).
 /// - If Tekton's own assistant created the claims of the PipelineRun, and Tekton's own flag is off now, Tekton uses names of
 ///   claims that do not exist. Admission restores the right names (B7).
 /// - If the mode is `workspaces` and Tekton's own flag has changed to `pipelineruns` or `isolate-pipelinerun`, Tekton uses names
@@ -240,8 +240,8 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
             of_claim(run, &bindings, naming, &claims)
         }
     };
-    // Without a placeholder, the key is set too, with an empty value. Otherwise Tekton would copy a Task's own annotation with
-    // this key.
+    // If there is no placeholder, the key gets an empty value. If the key were absent, Tekton would copy a Task's own annotation
+    // with this key.
     let assistant = assistant.map(|name| name.to_string()).unwrap_or_default();
     ChildAdmission {
         set_annotations: [(TEKTON_AFFINITY_ASSISTANT.to_owned(), assistant)].into(),
@@ -252,8 +252,9 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
     }
 }
 
-/// The subset of the run's tasks whose placeholder the object follows: the subset of its task, if all its claims belong to this
-/// subset. When the run was created, the claims of the task were perhaps not known.
+/// The subset of the run's tasks whose placeholder the object follows. If all claims of the object belong to the subset of the
+/// object's task, this subset is the result. Otherwise, the result is the main subset. (When the run was created, admission
+/// perhaps did not know all claims of the task.)
 fn subset<'a>(
     run: &ChildRun,
     completed: &[BoundClaim],
@@ -295,8 +296,9 @@ fn without(run: &ChildRun, unwanted: impl Fn(&str) -> bool) -> ChildAdmission {
     }
 }
 
-/// If the object uses one claim that is not shared, and this claim is among `claims`, returns the placeholder of the claim. If
-/// the object is a TaskRun and uses more than one such claim, returns the reason why the TaskRun must not run.
+/// Decides by the claims that the object uses. Shared claims, and claims whose names still have a variable, do not count. If the
+/// object uses exactly one claim, and this claim is among `claims`, returns the placeholder of the claim. If the object is a
+/// TaskRun and uses more than one claim, returns the reason why the TaskRun must not run.
 fn of_claim(
     run: &ChildRun,
     renamed: &[BoundClaim],

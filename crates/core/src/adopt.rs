@@ -1,7 +1,7 @@
 //! Adopts runs for which Tekton's own affinity assistant creates the placeholders (B7). An operator who wants to turn Tekton's
-//! flag off first sets key [`ADOPT_RUNS_IN`]. While the flag is still on, admission then pins new runs in Tekton's mode, with
-//! the names that Tekton uses. It pins an existing run when somebody sets annotation [`ADOPTED`] on it. So when the flag is
-//! turned off, new TaskRuns of these runs still find their placeholder and their claims.
+//! flag off first sets key [`ADOPT_RUNS_IN`]. While the flag is still on, admission then pins new runs in Tekton's mode, with the
+//! names that Tekton uses. It pins an existing run when somebody sets annotation [`ADOPTED`] on this run. When the flag is turned
+//! off later, new TaskRuns of the adopted runs still find their placeholder and their claims.
 
 use std::collections::BTreeMap;
 
@@ -48,7 +48,8 @@ pub fn adopts(configuration: &Configuration, run: &PipelineRun) -> Result<Mode, 
     if manager.is_some_and(|manager| manager != MANAGED_BY_TEKTON) {
         return Err("its spec.managedBy names another controller".to_owned());
     }
-    // Tekton's assistant selects its pod by all labels of the run. But this label must have the value that we set.
+    // Tekton's StatefulSet selects its pod by all labels of the run, so the pod must keep the run's value of this label. But the
+    // manager needs another value: the run's uid.
     if run.labels.contains_key(PIPELINE_RUN_UID) {
         return Err(format!("it has label {PIPELINE_RUN_UID}"));
     }
@@ -57,8 +58,8 @@ pub fn adopts(configuration: &Configuration, run: &PipelineRun) -> Result<Mode, 
     mode.map_err(|error: UnknownWord| format!("Tekton's own flag coschedule: {error}"))
 }
 
-/// Admits a new run that Tekton's own assistant begins (B7). The run keeps its bindings, because Tekton's flag decides about
-/// its claims.
+/// Admits a new run whose placeholders Tekton's own assistant creates (B7). The run keeps its bindings, because Tekton's flag
+/// decides about its claims.
 pub(crate) fn adopt_new(
     configuration: &Configuration,
     question: &Question<'_>,
@@ -157,7 +158,8 @@ pub(crate) fn annotations(
 }
 
 /// If several workspaces are bound to one existing claim, Tekton derives the name of the claim's assistant from the last of these
-/// workspaces (Tekton v1.12.0, `createOrUpdateAffinityAssistantsAndPVCs`). The other workspaces are removed.
+/// workspaces (Tekton v1.12.0, `createOrUpdateAffinityAssistantsAndPVCs`). This function removes the other workspaces from
+/// `claims`.
 pub(crate) fn retain_tektons(claims: &mut RunClaims, run: &PipelineRun) {
     let mut last = BTreeMap::new();
     for binding in &run.workspaces {

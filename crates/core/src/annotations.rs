@@ -1,14 +1,18 @@
-//! The keys of annotations on PipelineRuns, TaskRuns, CustomRuns and placeholders. The keys for an author's choice are read on
-//! Pipelines and Namespaces too. An annotation is *pinned* if admission writes it on a new run, and users cannot change it
-//! later. Later, admission itself changes pinned annotations in three cases: [`CLAIMS`] while the run is pending; all of them
-//! when a Pipeline that a resolver fetched chooses settings of the run (`admit/late.rs`); and when an existing run is adopted,
-//! admission writes them for the first time.
+//! The keys of annotations on PipelineRuns, TaskRuns, CustomRuns and placeholders. The keys for an author's choices are read on
+//! Pipelines and Namespaces too.
+//!
+//! An annotation is *pinned* if admission writes it on a new run, and users cannot change it later. Only admission itself may
+//! write pinned annotations later, in three cases:
+//!
+//! - While the run is pending, [`CLAIMS`] may change.
+//! - When a Pipeline that a resolver fetched chooses settings of the run, all pinned annotations may change (`admit/late.rs`).
+//! - When an existing run is adopted, admission writes the annotations for the first time.
 
 /// The prefix of all keys of this product.
 pub const PREFIX: &str = "coscheduler.dev/";
 
-/// The author's choice of a mode (B1), on a PipelineRun, on its Pipeline, or on its Namespace. This key and the next three are
-/// the only keys with our prefix that people may write.
+/// The author's choice of a mode (B1), on a PipelineRun, on its Pipeline, or on its Namespace. People may write this key and the
+/// next three. An operator may also add [`ADOPTED`] to an existing run. People must not write any other key with our prefix.
 pub const OVERRIDE: &str = "coscheduler.dev/coschedule";
 
 /// The author's choice of the nodes that placeholders prefer (B1, P4), on the same objects as [`OVERRIDE`].
@@ -35,7 +39,7 @@ pub const MODE_SOURCE: &str = "coscheduler.dev/mode-source";
 pub const ISOLATION_SCOPE: &str = "coscheduler.dev/isolation-scope";
 
 /// The run's group: ten hex digits from which the names of its placeholders derive. In modes `pipelineruns` and
-/// `isolate-pipelinerun`, the names of claims from templates derive from it too.
+/// `isolate-pipelinerun`, the names of claims from templates derive from the group too.
 pub const GROUP: &str = "coscheduler.dev/group";
 
 /// The settings of the run's placeholders, as JSON (M8): the placeholder defaults in force when the run was created, with the
@@ -45,11 +49,12 @@ pub const PLACEHOLDER: &str = "coscheduler.dev/placeholder";
 /// The `volumeClaimTemplate`s that admission replaced by claims: a JSON object with workspaces as keys (V2).
 pub const VOLUME_CLAIM_TEMPLATES: &str = "coscheduler.dev/volume-claim-templates";
 
-/// The claims of the workspaces that are not in [`VOLUME_CLAIM_TEMPLATES`]: a JSON object with workspaces as keys. In the names
-/// of these claims, parameters are replaced by their values (V9). Claims that tie no pod to a node have `shared: true` (V8).
+/// The run's claims that are not in [`VOLUME_CLAIM_TEMPLATES`], as a JSON object. A key is a workspace, or the place of a volume
+/// that uses the claim ([`RunClaims`](crate::run_claims::RunClaims)). In the names of these claims, parameters are replaced by
+/// their values (V9). Claims that tie no pod to a node have `shared: true` (V8).
 ///
-/// In mode `workspaces`, a TaskRun gets a placeholder only for one of these claims, so no TaskRun waits for a placeholder that
-/// never exists.
+/// In mode `workspaces`, a TaskRun gets a placeholder only for one of these claims, or for a claim whose name became known later,
+/// when Tekton had fetched the Pipeline. So no TaskRun waits for a placeholder that never exists.
 pub const CLAIMS: &str = "coscheduler.dev/claims";
 
 /// The [`Sizes`](crate::sizes::Sizes) of the run's tasks as JSON (B3). For each task, they contain the requests of its pods and
@@ -59,9 +64,9 @@ pub const SIZES: &str = "coscheduler.dev/sizes";
 /// Only on a child of another PipelineRun: the name of this parent. The child uses its parent's placeholders.
 pub const PART_OF: &str = "coscheduler.dev/part-of";
 
-/// Only on a run that Tekton's own assistant began (B7): the name of the run, from which the names of its placeholders derive.
-/// Empty if the run had no name yet. An operator asks for the adoption of a run with an update that sets this annotation to any
-/// value.
+/// Only on an adopted run, whose placeholders Tekton's own assistant creates (B7): the name of the run, from which the names of
+/// these placeholders derive. Empty if the run had no name yet. To ask for the adoption of an existing run, an operator sets this
+/// annotation to any value.
 pub const ADOPTED: &str = "coscheduler.dev/adopted";
 
 /// The trace of the run's admission, in the format of W3C Trace Context (`traceparent`). Later spans about the run join this
@@ -109,9 +114,9 @@ pub const PINNED: [&str; 15] = [
 /// [`ReasonCode`](crate::reasons::ReasonCode), and `message` is a text. The manager removes the annotation when the run no longer
 /// waits for this reason.
 ///
-/// The manager also reads the annotation. It reports an error of Kubernetes about a placeholder when the error has lasted for two
-/// seconds, or at once if the annotation already names this error. While a placeholder does not exist because of such an error,
-/// the annotation stays.
+/// The manager also reads the annotation. The manager reports an error of Kubernetes about a placeholder when the error has
+/// lasted for two seconds. If the annotation already names this error, the manager reports it at once. While a placeholder does
+/// not exist because of such an error, the annotation stays.
 pub const BLOCKED: &str = "coscheduler.dev/blocked";
 
 /// The reason why a TaskRun of the PipelineRun must not run (M2): JSON as in [`BLOCKED`]. The admission-webhook writes the

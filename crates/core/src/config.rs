@@ -96,7 +96,8 @@ pub struct Configuration {
     /// The namespaces whose runs are adopted from Tekton's own assistant (B7), or [`EVERY_NAMESPACE`].
     pub adopt_runs_in: BTreeSet<String>,
     /// The value of Tekton's own flag `coschedule`. `None` if the flag is `disabled`. With any other value, new runs are left to
-    /// Tekton (M9). The value comes from Tekton's ConfigMap ([`tekton_coschedule`]), not from `coscheduler-config`.
+    /// Tekton (M9) or adopted (B7). The value comes from Tekton's ConfigMap ([`tekton_coschedule`]), not from
+    /// `coscheduler-config`.
     pub tekton_coschedule: Option<String>,
     /// `metadata.resourceVersion` of ConfigMap `coscheduler-config`. `None` if it is not known.
     pub version: Option<i64>,
@@ -228,7 +229,7 @@ pub fn check(data: &BTreeMap<String, String>) -> Result<Checked, Vec<Violation>>
     })
 }
 
-/// Evaluates the data of the ConfigMap, which need not be valid.
+/// Evaluates the data of the ConfigMap. The data need not be valid.
 pub fn answer(data: &BTreeMap<String, String>) -> Answer {
     let mut violations = Vec::new();
     let coschedule: Option<Mode> = read(data, COSCHEDULE, &mut violations);
@@ -300,7 +301,8 @@ pub fn version_number(resource_version: &str) -> i64 {
     resource_version.parse().unwrap_or_default()
 }
 
-/// The value of a key, or the default if the key is absent. `None` if the value is not valid: then `violations` gets a violation.
+/// The value of a key, or the default if the key is absent. If the value is not valid, the result is `None`, and `violations`
+/// gets a violation.
 fn read<T>(data: &BTreeMap<String, String>, key: &str, violations: &mut Vec<Violation>) -> Option<T>
 where
     T: FromStr + Default,

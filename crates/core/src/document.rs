@@ -1,6 +1,6 @@
-//! Reads Kubernetes JSON as Kubernetes does: `null` means absent, and unknown fields are ignored, unless the caller calls
-//! [`Object::only`]. A value of a wrong type is a violation that names the path, the value and the allowed type. The callers of
-//! this module name the fields to read.
+//! Reads Kubernetes JSON as Kubernetes does: `null` means absent, and unknown fields are ignored. To report unknown fields, a
+//! caller calls [`Object::only`]. A value of a wrong type is a violation that names the path, the value and the allowed type. The
+//! callers of this module name the fields to read.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

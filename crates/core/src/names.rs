@@ -115,7 +115,7 @@ impl AssistantName {
         Self(format!("{ASSISTANT_PREFIX}{hash}"))
     }
 
-    /// The name of the assistant for a subset of a run's tasks. No claim's name has a colon, so no claim has an assistant with
+    /// The name of the placeholder for a subset of a run's tasks. No claim's name has a colon, so no claim has a placeholder with
     /// this name.
     pub(crate) fn of_subset(group: &Group, subset: &str) -> Self {
         Self::of_claim(group, &format!("subset:{subset}"))
@@ -164,8 +164,9 @@ pub fn claim_name(template: &ClaimTemplateName, assistant: &AssistantName) -> St
     format!("{template}-{assistant}-0")
 }
 
-/// The name of the placeholder in a claim name of the form that [`claim_name`] returns. `None` for every other claim name. The
-/// form does not prove that the claim belongs to a placeholder, because users can choose such a name too.
+/// The name of the placeholder that a claim name contains, if the claim name has the form that [`claim_name`] returns. `None` for
+/// every other claim name. The form does not prove that the claim belongs to a placeholder, because users can choose such a name
+/// too.
 pub fn assistant_of(claim_name: &str) -> Option<AssistantName> {
     let rest = claim_name.strip_suffix("-0")?;
     let (template, digits) = rest.rsplit_once(&format!("-{ASSISTANT_PREFIX}"))?;

@@ -1,5 +1,6 @@
-//! Chooses how the names of a run's placeholders derive. Most names derive from the run's group. But if Tekton's own assistant
-//! began the run, its placeholders keep the names that Tekton gave them, so that pods which follow these names find them (B7).
+//! Chooses how the names of a run's placeholders derive. Most names derive from the run's group. But in an adopted run, the
+//! placeholders keep the names that Tekton gave them, because the run's pods have an affinity to placeholders with these names
+//! (B7).
 
 use crate::mode::Mode;
 use crate::names::{AssistantName, Group};
@@ -11,7 +12,7 @@ use crate::subsets::MAIN;
 pub(crate) enum Naming<'a> {
     /// The run's group.
     Group(&'a Group),
-    /// The name of the run. Tekton derives the names from it.
+    /// The name of the run. In an adopted run, Tekton has derived the names of the placeholders from it.
     Tekton(&'a str),
 }
 
@@ -45,7 +46,8 @@ impl<'a> Naming<'a> {
         })
     }
 
-    /// The placeholder of one of the run's `claims`, in mode `workspaces`. Tekton derives its name from the claim's workspace.
+    /// The placeholder of one of the run's `claims`, in mode `workspaces`. In an adopted run, its name derives from the claim's
+    /// workspace, as in Tekton.
     pub(crate) fn of_claim(
         self,
         claim_name: &str,

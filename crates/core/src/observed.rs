@@ -39,7 +39,7 @@ pub struct Observed {
     /// The pods of the run's placeholders, and the TaskRun pods of the run and of its child runs. TaskRun pods that have ended
     /// are left out. The key is the pod's name.
     pub pods: BTreeMap<String, Arc<Pod>>,
-    /// The names of those TaskRuns of the run and of its child runs whose pod has ended.
+    /// The names of the TaskRuns whose pod has ended. These TaskRuns belong to the run or to its child runs.
     pub ended: BTreeSet<String>,
     /// The claims that Tekton or this product created for the run.
     pub claims: Vec<Arc<KnownClaim>>,
@@ -51,14 +51,14 @@ pub struct Observed {
     pub refused: BTreeMap<String, Reason>,
     /// The reason in the last warning Event of Kubernetes about each claim. The key is the claim's name.
     pub not_provisioned: BTreeMap<String, Reason>,
-    /// How long a placeholder may wait for a node with room for the [peak](crate::sizes::Demand::peak) of its pods, before it
-    /// asks for less.
+    /// How long a placeholder may wait for a node with room for the [peak](crate::sizes::Demand::peak) of its pods. After this
+    /// time, the placeholder asks for less room.
     pub peak_wait: Duration,
     /// True if a ResourceQuota of the run's namespace limits CPU or memory.
     pub has_quota: bool,
     /// Every node, by name.
     pub nodes: Arc<Nodes>,
-    /// For each condition in earlier observations: how long it has lasted.
+    /// For each condition that earlier observations contained: how long the condition has lasted.
     pub since: BTreeMap<Sight, Duration>,
     /// The API server's answers to [`Step::Ask`](crate::reconcile::Step::Ask). The key is the pod's uid.
     pub answers: BTreeMap<String, Answer>,
@@ -104,7 +104,7 @@ pub struct Placeholder {
     pub created: Option<Timestamp>,
     /// The claims that it mounts.
     pub claims: Vec<String>,
-    /// The requirements on a node that its next pod will have.
+    /// The requirements of its next pod on a node.
     pub needs: Needs,
     /// The PriorityClass of its next pod.
     pub priority_class: Option<String>,
@@ -126,8 +126,8 @@ impl Placeholder {
 }
 
 /// The manager's earlier actions on a placeholder. The manager stores them in an annotation of the placeholder, so that every
-/// replica knows them. The manager writes the annotation right before the action. For a retry, the write itself is the action:
-/// it makes Kubernetes try again to create the pod.
+/// replica knows them. The manager writes the annotation right before the action. A retry needs no other action: the write itself
+/// makes Kubernetes try again to create the pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Record {
@@ -141,11 +141,12 @@ pub struct Record {
     /// Retries of the creation of its pod (N3).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retried: Option<Done>,
-    /// The node that the placeholder last left because a pod waited for room (N2). Its next pods prefer other nodes.
+    /// The node that the placeholder last left because a pod waited for room (N2). The placeholder's next pods prefer other
+    /// nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub left: Option<String>,
-    /// The number of the run's pods that had ended when the placeholder last left its node for a waiting pod. If more pods have
-    /// ended since, the run made progress, and earlier moves do not count any more.
+    /// The number of the run's pods that had ended when the placeholder last left its node because a pod waited for room. If more
+    /// pods have ended since then, the run made progress. Earlier moves then do not count any more.
     #[serde(skip_serializing_if = "is_zero")]
     pub ended: u32,
     /// True if the placeholder could not give up its reservation (B3). Its next pods then reserve nothing.
@@ -170,7 +171,7 @@ pub struct Done {
 }
 
 impl Done {
-    /// The actions in `before` and one more, at time `now` and with reason `why`.
+    /// The actions in `before`, and one more action with time `now` and reason `why`.
     pub fn again(before: Option<&Self>, now: Timestamp, why: impl Into<String>) -> Option<Self> {
         Some(Self {
             times: before.map_or(0, |done| done.times).saturating_add(1),
@@ -185,7 +186,8 @@ impl Done {
     }
 }
 
-/// The time from `then` to `now`. Zero if `then` is later: the two times may come from different machines' clocks.
+/// The time from `then` to `now`. Zero if `then` is later than `now`. This is possible, because the two times may come from the
+/// clocks of different machines.
 pub fn elapsed(then: Timestamp, now: Timestamp) -> Duration {
     now.duration_since(then).try_into().unwrap_or_default()
 }
@@ -199,7 +201,7 @@ impl Observed {
         }
     }
 
-    /// The planned placeholders that have a pod, with this pod. Objects that are being deleted do not count.
+    /// The planned placeholders that have a pod, each with its pod. Objects that are being deleted do not count.
     pub(crate) fn placed(
         &self,
     ) -> impl Iterator<Item = (&crate::plan::PlaceholderSpec, &Placeholder, &Pod)> {
@@ -210,8 +212,9 @@ impl Observed {
         })
     }
 
-    /// The claims of a placeholder, including those that its pod does not mount. If no node can reach the volumes of all claims
-    /// together, the result does not have the claims that the placeholder leaves out.
+    /// The claims of a placeholder, including the claims that its pod does not mount. If no node can reach the volumes of all
+    /// claims together, the placeholder may leave out some of the claims. The result does not contain the claims that it leaves
+    /// out.
     pub(crate) fn claims_of(
         &self,
         spec: &crate::plan::PlaceholderSpec,
@@ -227,7 +230,7 @@ impl Observed {
         let tied = claims.filter(|claim| {
             let seen = self.volumes.get(claim);
             let volume = seen.and_then(|seen| seen.volume.as_ref());
-            // Terms are alternatives.
+            // The terms are alternatives: a node that meets one of them reaches the volume.
             let mut nodes = volume
                 .iter()
                 .flat_map(|it| &it.terms)
@@ -250,7 +253,8 @@ impl Observed {
         own.next()
     }
 
-    /// The placeholder pod that has the name of this placeholder's pod, even if its controller is another object.
+    /// The pod with the name that this placeholder's pod has. The controller of the pod may be another object than the
+    /// placeholder's.
     pub fn pod_named_for(&self, placeholder: &str) -> Option<&Arc<Pod>> {
         let mut pods = self.pods.values();
         pods.find(|pod| {
@@ -313,7 +317,7 @@ impl KnownClaim {
 /// Source: Kubernetes `pkg/volume/util/finalizer.go`, `PVCProtectionFinalizer`.
 pub const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
-/// A condition that must last for some time before the manager acts on it. [`Observed::since`] says how long it has
+/// A condition that must last for some time before the manager acts on it. [`Observed::since`] says how long each condition has
 /// lasted so far.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Sight {

@@ -35,7 +35,7 @@ impl Params {
         read
     }
 
-    /// These parameters, and the defaults of the others. Variables in a default are replaced.
+    /// These parameters, and the defaults of all other parameters. Variables in a default are replaced.
     pub fn or(&self, defaults: &Self) -> Self {
         let mut all = defaults.clone();
         all.0.extend(self.0.clone());
@@ -44,7 +44,7 @@ impl Params {
         all
     }
 
-    /// These parameters, with the variables in their values replaced.
+    /// These parameters, with the variables in their values replaced by the parameters in `by`.
     pub(crate) fn resolved(&self, by: &Self) -> Self {
         let values = self.0.iter();
         Self(

@@ -27,14 +27,14 @@ use crate::separation::Separation;
 use crate::subsets::Subsets;
 use crate::violation::Violation;
 
-/// The version of the annotations' format, except for adopted runs. There is a new version only when an older version of this
-/// module would misread the annotations.
+/// The version of the annotations' format for most runs. There is a new version only if an older version of this module would
+/// misread the annotations.
 const SCHEMA: &str = "1";
-/// The version of adopted runs: annotation [`ADOPTED`] counts (B7). In other versions it does not count, because anybody may have
-/// written it on a Pipeline or a task, from which Tekton copies it.
+/// The version for adopted runs (B7). Annotation [`ADOPTED`] counts only in this version. In other versions, the annotation may
+/// come from a Pipeline or a task: anybody can write it there, and Tekton copies it from there.
 const ADOPTED_SCHEMA: &str = "2";
-/// The version of runs with annotation [`SUBSETS`] or [`AWAITS_PIPELINE`](crate::annotations::AWAITS_PIPELINE) (B1). Older
-/// versions of this module would create only one placeholder for such a run, or create it too early.
+/// The version of runs with annotation [`SUBSETS`] or [`AWAITS_PIPELINE`](crate::annotations::AWAITS_PIPELINE) (B1). For such a
+/// run, older versions of this module would create only one placeholder, or would create a placeholder too early.
 pub(crate) const NEWEST_SCHEMA: &str = "3";
 const SCHEMAS: [&str; 3] = [SCHEMA, ADOPTED_SCHEMA, NEWEST_SCHEMA];
 
@@ -52,13 +52,13 @@ pub struct Pinned {
     pub group: Group,
     /// The placeholder defaults.
     pub placeholder: PlaceholderDefaults,
-    /// The `volumeClaimTemplate`s that admission replaced by claims (V2), or, in an adopted run, from which Tekton's assistant
-    /// makes claims (B7). The key is the workspace. Empty in [`Mode::Workspaces`] (V3).
+    /// The `volumeClaimTemplate`s that admission replaced by claims (V2). In an adopted run: the `volumeClaimTemplate`s from
+    /// which Tekton's assistant makes claims (B7). The key is the workspace. Empty in [`Mode::Workspaces`] (V3).
     pub templates: BTreeMap<String, Value>,
     /// The claims of the workspaces that are not in `templates` (V1, V3, V9).
     pub claims: RunClaims,
-    /// The text of annotation [`ADOPTED`], if Tekton's own assistant began the run (B7). Then the bindings of `templates` stay as
-    /// the author wrote them.
+    /// The text of annotation [`ADOPTED`], if the run is adopted (B7). In an adopted run, the bindings of the workspaces in
+    /// `templates` stay as the author wrote them.
     pub adopted: Option<String>,
     /// The subsets of the run's tasks (B1). Always empty in an adopted run.
     pub subsets: Subsets,
@@ -120,7 +120,8 @@ impl Pinned {
 
     /// The annotations to write, including Tekton's own.
     pub fn to_annotations(&self) -> BTreeMap<String, String> {
-        // Admission writes Tekton's annotation on each TaskRun of an adopted run.
+        // On an adopted run itself, admission does not write Tekton's annotation. It writes the annotation on each TaskRun of the
+        // run.
         let (schema, assistant) = match &self.adopted {
             Some(_) => (ADOPTED_SCHEMA, None),
             None => {
@@ -171,14 +172,14 @@ pub(crate) fn value(annotations: &BTreeMap<String, String>, setting: Setting) ->
     }
 }
 
-/// The schema version of the annotations. `None` if this module can read annotations of this version. Annotations without a
+/// The schema version of the annotations, if this module cannot read this version. `None` if it can. Annotations without a
 /// version have version 1.
 pub(crate) fn unknown_schema(annotations: &BTreeMap<String, String>) -> Option<&str> {
     let version = annotations.get(SCHEMA_VERSION)?;
     (!SCHEMAS.contains(&version.as_str())).then_some(version)
 }
 
-/// True if Tekton's own affinity assistant began the run with these annotations (B7).
+/// True if a run with these annotations is adopted (B7).
 pub fn is_adopted(annotations: &BTreeMap<String, String>) -> bool {
     adopted(annotations).is_some()
 }
@@ -214,10 +215,11 @@ pub(crate) struct HandedOn {
     pub(crate) subsets: Subsets,
 }
 
-/// Reads these annotations. `None` if one of them cannot be read, if the mode is `disabled`, or if the group is not the owner's.
+/// Reads the annotations of [`HandedOn`]. `None` if one of them cannot be read, if the mode is `disabled`, or if the group is not
+/// the owner's.
 ///
 /// The group must match, because Tekton also copies annotations of a Pipeline or an embedded task if the run does not have them.
-/// So a child may have all three annotations although its owner is not coscheduled. But such an owner has no group, so the groups
+/// So a child may have all these annotations although its owner is not coscheduled. But such an owner has no group, so the groups
 /// do not match.
 pub(crate) fn handed_on(
     annotations: &BTreeMap<String, String>,

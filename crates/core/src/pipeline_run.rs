@@ -51,8 +51,8 @@ pub struct PipelineRun {
     pub defaults: Option<Params>,
     /// `spec.pipelineRef.name`: a Pipeline in the run's namespace.
     pub pipeline_name: Option<String>,
-    /// True if a resolver fetches the Pipeline: `spec.pipelineRef` names a resolver or an address, or names nothing, so that
-    /// Tekton's default resolver is used.
+    /// True if a resolver fetches the Pipeline: `spec.pipelineRef` names a resolver or an address, or names nothing. If it names
+    /// nothing, Tekton uses its default resolver.
     pub has_resolver: bool,
     /// The tasks of `spec.pipelineSpec`, or else of `status.pipelineSpec`, where Tekton stores the Pipeline. Empty if the run has
     /// neither.

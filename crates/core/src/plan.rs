@@ -77,9 +77,10 @@ pub enum ReleaseCause {
 /// Plans the placeholders of a run.
 ///
 /// # Errors
-/// If pinned annotations cannot be read: one violation or more for each of these annotations. Otherwise, all other violations: a
-/// workspace with a pinned template is absent or not bound to the template's claim, or the run has no name or uid. A child run,
-/// and a run that is pending, done or being deleted, has a plan in spite of such violations.
+/// If pinned annotations cannot be read: at least one violation for each of these annotations. Otherwise, all violations of two
+/// rules: each workspace with a pinned template exists and is bound to the template's claim; and the run has a name and a uid.
+///
+/// There is no error for a child run, or for a run that is pending, done or being deleted.
 pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
     let Some(mode) = run.annotations.get(MODE) else {
         return Ok(not_pinned(run));
@@ -168,9 +169,9 @@ fn not_pinned(run: &PipelineRun) -> Plan {
     plan
 }
 
-/// A reason for each annotation of a [`Setting`] that names another value than the run's. Such an annotation was set after the
-/// run was created, by a person, or by Tekton from the run's Pipeline. Or admission did not coschedule the run (M5, M7, M9).
-/// Otherwise, admission would have used the annotation's value or denied the run (B1).
+/// A reason for each annotation of a [`Setting`] that names another value than the run's. There are two possible causes. First:
+/// after the run was created, a person set the annotation, or Tekton copied it from the run's Pipeline. Second: admission did not
+/// coschedule the run (M5, M7, M9). In all other cases, admission would have used the annotation's value or denied the run (B1).
 fn overrides_ignored(run: &PipelineRun) -> impl Iterator<Item = Reason> {
     Setting::ALL.into_iter().filter_map(|setting| {
         let chosen = run.annotations.get(setting.annotation())?;

@@ -38,8 +38,8 @@ pub const SERVICE_ACCOUNT_NAME: &str = "serviceAccountName";
 /// The PriorityClass of component `placeholder-priority` for placeholders.
 pub const PLACEHOLDER_CLASS: &str = "coscheduler-placeholder";
 
-/// The PriorityClass that a placeholder with [`PLACEHOLDER_CLASS`] gets when it is evacuated. Its value is higher, because the
-/// run is in progress: the scheduler takes the placeholder before the placeholders of new runs (N8).
+/// The PriorityClass that a placeholder with [`PLACEHOLDER_CLASS`] gets when it is evacuated. This class has a higher value,
+/// because the run is in progress. So the scheduler takes the evacuated placeholder before the placeholders of new runs (N8).
 pub const EVACUATED_CLASS: &str = "coscheduler-evacuated-placeholder";
 
 /// A pod template or a `securityContext`, reduced to the fields that a placeholder may have.

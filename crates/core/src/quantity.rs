@@ -15,8 +15,7 @@ const NANO: i128 = 1_000_000_000;
 /// The largest quantity: Kubernetes reduces every larger quantity to this one.
 const LARGEST: i128 = i64::MAX as i128 * NANO;
 
-/// A number with more digits than [`LARGEST`]. It is small enough that an `i128` can hold this number with one more digit,
-/// multiplied by 1024.
+/// A number with more digits than [`LARGEST`]. With one more digit, and multiplied by 1024, it still fits into an `i128`.
 const ENOUGH: i128 = 10_i128.pow(30);
 
 impl Quantity {

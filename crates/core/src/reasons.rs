@@ -1,7 +1,8 @@
 //! The reasons for decisions: code, severity and text of each. This module and its folder have the sentences of Events. Other
 //! modules fill in some parts of these sentences:
 //!
-//! - `volumes.rs`, `Conflict`: the nodes that reach each volume; `reconcile/requests.rs`: amounts of resources;
+//! - `volumes.rs`, `Conflict`: the nodes that reach each volume;
+//! - `reconcile/requests.rs`: amounts of resources;
 //! - `reconcile/make_room.rs`: a waiting pod with its requests; `reconcile/reserve.rs`: the nodes that a placeholder is limited
 //!   to;
 //! - `reconcile/tell/refusals.rs`, and the placeholder-manager: the causes that Kubernetes reports;
@@ -11,7 +12,7 @@
 //! Warnings and denials of admission are not Events. Their texts are in `admit/warnings.rs` and `admit/denials.rs`.
 //!
 //! Programs compare the code. The text is for people: it gives the cause and, if possible, the remedy. Two different texts become
-//! two Events. So a text must not change while its cause stays the same.
+//! two Events. So the same cause must always give the same text.
 
 /// Declares functions that make a [`Reason`] from values: `name(parameters): code = text`. If a part of the text is computed from
 /// the parameters, `, part = expression` follows the text.
@@ -118,7 +119,7 @@ reason_codes! {
     /// The run has not started (P9).
     PipelineRunPending: None,
     /// Tekton has not stored the run's Pipeline in the run yet. This Pipeline may choose settings of the run (B1), or the name
-    /// of a claim depends on one of its parameters (V9).
+    /// of a claim depends on one of the Pipeline's parameters (V9).
     PipelineNotKnown: None,
     /// The run is adopted, and Tekton has not created its first TaskRun or CustomRun yet (B7).
     TektonBegins: None,
@@ -186,18 +187,27 @@ reason_codes! {
     /// Kubernetes refused a placeholder or its claim for a reason that no other code names (N3).
     PlaceholderRefused: Some(Warning),
     /// A pod was deleted, because its node is cordoned, has a taint that the pod does not tolerate, or is gone (N1). This is the
-    /// pod of a placeholder, or a pod of a TaskRun that has not started.
+    /// pod of a placeholder, or a TaskRun's pod in which no container has started.
     PodEvacuated: Some(Normal),
-    /// No node that reaches the volumes of a placeholder's claims accepts the placeholder, or no node reaches these volumes
-    /// (N1). Or only one node reaches them, and this node has no room for the placeholder or for a pod of the run (N2).
+    /// A placeholder or a pod waits because of the volumes of the placeholder's claims:
+    ///
+    /// - no node reaches all these volumes (N1);
+    /// - each node that reaches them is cordoned, or has a taint that the placeholder does not tolerate (N1);
+    /// - only one node reaches them, and it has no room for the placeholder or for a pod of the run (N2);
+    /// - only one node reaches them, and a pod's node selector or node affinity does not allow this node (N2).
     ClaimsNotMovable: Some(Warning),
     /// A placeholder's pod is created again, so that the scheduler chooses a node anew (N2). There are three cases. The
     /// placeholder's node could not take a waiting pod. Or the placeholder had no node, and its new pod is not restricted to
     /// certain nodes any more. Or the placeholder had no node, and its new pod may run only on the node of the run's pods.
     PlaceholderMoved: Some(Normal),
-    /// The scheduler found no node with room for all pods of the run that can run at the same time, so the placeholder requests
-    /// less (B3). Or the placeholder requests nothing for these pods, because a ResourceQuota of the namespace limits CPU or
-    /// memory, or because the only node that reaches the volumes of the placeholder's claims lacks the room.
+    /// A placeholder reserves less room for the pods of its run (B3):
+    ///
+    /// - The scheduler found no node with room for all pods that can run at the same time, so the placeholder reserves room for
+    ///   the largest pod.
+    /// - No node that reaches the volumes of the placeholder's claims has room for the largest pod, so the placeholder reserves
+    ///   room for the largest pod that uses these claims.
+    /// - The only node that reaches these volumes has no room for the largest pod, so the placeholder reserves nothing.
+    /// - A ResourceQuota of the namespace limits CPU or memory, so the placeholder reserves nothing at first.
     ReservationReduced: Some(Normal),
     /// The API server refused the requests of a placeholder that reserves room, so the placeholder requests less (B3). Or the
     /// requests of a bound placeholder were not reduced within ten seconds, so its pod is created again.

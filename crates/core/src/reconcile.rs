@@ -1,6 +1,6 @@
-//! Decides the next steps for a run, from one observation of the run. This is a pure function: the same observation always gives
-//! the same decision, so a decision may be repeated after any restart or step. Field `leads` of the observation is true on the
-//! leader: only the leader moves placeholders and pods.
+//! Decides the next steps for a run, from one observation of the run. Function `reconcile` is pure: the same observation always
+//! gives the same decision. So a service may decide again at any time, for example after a restart or after each step. Field
+//! `leads` of the observation is true on the leader. Only the leader moves placeholders and pods.
 
 pub mod delete_claims;
 pub mod evacuate;
@@ -30,14 +30,14 @@ use reserve::{Place, Placed};
 pub struct Decision {
     /// The steps to take, in this order. Each is safe to repeat.
     pub steps: Vec<Step>,
-    /// The progress of the clean-up. Function `reconcile` always sets it.
+    /// The progress of the clean-up. Function `reconcile` always sets this field.
     pub released: Option<Released>,
     /// The Events to publish. An Event that was published before is not published again.
     pub events: Vec<Reason>,
     /// The causes why TaskRuns of the run wait, for Events about these TaskRuns.
     pub of_task_runs: Vec<(OwnerReference, Reason)>,
     /// The reason why the run waits, for annotation `coscheduler.dev/blocked`. `Some(None)` removes the annotation. `None` leaves
-    /// it as it is.
+    /// the annotation as it is.
     pub blocked: Option<Option<Reason>>,
     /// Conditions that must last for some time before the manager acts on them.
     pub sights: BTreeSet<Sight>,
@@ -81,8 +81,8 @@ pub enum Step {
     DeleteOrphan(ObjectRef),
     /// Delete this claim.
     DeleteClaim(ObjectRef),
-    /// List the namespace's pods. Then remove the finalizer `pvc-protection` from each of these claims, unless a pod that has not
-    /// completed uses the claim ([`unprotectable`](delete_claims::unprotectable)).
+    /// List the namespace's pods. Then remove the finalizer `pvc-protection` from these claims. A claim keeps the finalizer if a
+    /// pod that has not completed uses the claim ([`unprotectable`](delete_claims::unprotectable)).
     Unprotect(Vec<Arc<KnownClaim>>),
     /// Write to the placeholder's object. This makes the placeholder's controller retry the creation of the pod.
     Retry(Update),
@@ -92,14 +92,14 @@ pub enum Step {
         placeholder: String,
         /// The pod.
         pod: ObjectRef,
-        /// The requests to set: the first of this list that the API server accepts. If it accepts none, the pod keeps its
-        /// requests.
+        /// The requests to try, in this order. The pod gets the first requests that the API server accepts. If the API server
+        /// accepts none, the pod keeps its requests.
         sizes: Vec<Amounts>,
         /// The nodes that may take the pod.
         place: Place,
         /// True if the placeholder had another pod before, and the manager knows no node to which the new pod must return. The
         /// scheduler may have bound pods of the run to the node of the previous pod, and the watch may not have delivered these
-        /// pods yet. So the manager first asks the API server for such pods. If there are some, the gate stays.
+        /// pods yet. So the manager first asks the API server for such pods. If such pods exist, the gate stays.
         unless_followed: bool,
     },
     /// Make the next pod of the placeholder with this name start with the scheduling gate.
@@ -116,16 +116,16 @@ pub enum Step {
         /// The Event to publish afterwards.
         reason: Option<Reason>,
     },
-    /// Delete exactly this version of a pod. The cause may be the pod's node: it is gone, is cordoned, or has a taint that the
-    /// pod does not tolerate. Or the pod belongs to a placeholder, and the scheduler has to choose a node for the placeholder's
-    /// next pod.
+    /// Delete exactly this version of a pod. There are two possible causes. First: the pod's node is gone, is cordoned, or has a
+    /// taint that the pod does not tolerate. Second: the pod belongs to a placeholder, and the scheduler has to choose a node for
+    /// the placeholder's next pod.
     Evict {
         /// The pod.
         pod: ObjectRef,
         /// True to delete the pod without a grace period.
         at_once: bool,
-        /// A node that the cache does not have. The cache may be stale, so the manager first asks the API server for the node. If
-        /// the node exists, the pod stays.
+        /// The pod's node, if the cache does not have this node. The cache may be stale, so the manager first asks the API server
+        /// for the node. If the node exists, the pod stays.
         unless_exists: Option<String>,
         /// The record to write before the deletion, if the pod belongs to a placeholder whose record changes.
         update: Option<Update>,
@@ -250,8 +250,9 @@ impl Decision {
     }
 }
 
-/// The placeholders of a run leave their nodes for waiting pods at most this number of times in total. The same limit holds for
-/// a placeholder that could not give up its reservation: its pod is created again only while its record has fewer moves.
+/// The greatest number of times that the placeholders of a run together leave their nodes because pods wait for room. A
+/// placeholder that could not give up its reservation has the same limit: its pod is created again only while the placeholder's
+/// record has fewer moves.
 const MOVES: u32 = 5;
 
 /// The step that deletes a placeholder's pod, so that the scheduler chooses a node for the next pod. `record` is the

@@ -22,8 +22,8 @@ use crate::run_claims;
 /// - Bindings that admission wrote keep their old values.
 /// - Reserved annotations in `spec.taskRunSpecs` are removed, as for a new run.
 ///
-/// There is no warning if an update only brings back bindings of the author's manifest, as when the author applies the unchanged
-/// manifest again. Other changes that this function undoes cause a warning.
+/// There is no warning if an update only brings back bindings of the author's manifest. This happens when the author applies the
+/// unchanged manifest again. Other changes that this function undoes cause a warning.
 pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
     let mut warnings = in_tasks(new);
     let bindings = bindings(old, new, &mut warnings);
@@ -100,7 +100,7 @@ fn claims(old: &PipelineRun, new: &PipelineRun) -> String {
     claims_to_annotation(&claims)
 }
 
-/// A warning if the update chooses another value for a setting than the run's. The author has chosen this value, or Tekton has
+/// A warning if the update chooses another value for a setting than the run has. The author has chosen this value, or Tekton has
 /// copied it to the run from a Pipeline that a resolver fetched (B1).
 fn override_too_late(setting: Setting, old: &PipelineRun, new: &PipelineRun) -> Option<String> {
     let chosen = new.annotations.get(setting.annotation())?;

@@ -1,7 +1,7 @@
-//! The claims of a run's workspaces: existing claims, and claims that Tekton creates. Admission pins those claims whose names it
-//! knows when the run is created (V3, V6, V9). The names of other claims become known when Tekton has fetched the Pipeline. In
-//! mode `workspaces`, each claim with a known name has a placeholder, except shared claims (V8). A TaskRun gets the placeholder
-//! of one of these claims, or no placeholder.
+//! The claims of a run's workspaces: existing claims, and claims that Tekton creates. When the run is created, admission pins the
+//! claims whose names it knows (V3, V6, V9). The names of other claims become known when Tekton has fetched the Pipeline. In mode
+//! `workspaces`, each claim with a known name has a placeholder, except *shared* claims, which tie no pod to a node (V8). A
+//! TaskRun gets the placeholder of one of these claims, or no placeholder.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,7 +46,7 @@ pub enum ClaimSource {
 pub type AccessModes = BTreeMap<String, Vec<String>>;
 
 impl RunClaim {
-    /// The claim's name, if the run has this uid.
+    /// The claim's name in a run with this uid.
     pub fn name(&self, workspace: &str, run_uid: &str) -> String {
         match &self.source {
             ClaimSource::Name(name) => name.clone(),
@@ -86,9 +86,9 @@ pub fn of_run(run: &PipelineRun, catalog: Option<&Catalog>) -> RunClaims {
     claims.collect()
 }
 
-/// The existing claims that pods of the run mount without a workspace (V1): in `volumes` of the run's `podTemplate`, of a
-/// task's `podTemplate`, and of each Task that is known. Each claim is there once (V6). A claim is left out if its name is
-/// empty or has a variable.
+/// The existing claims that pods of the run mount without a workspace (V1): in `volumes` of the run's `podTemplate`, of a task's
+/// `podTemplate`, and of each Task that is known. The result has each claim once (V6). A claim is left out if its name is empty
+/// or has a variable.
 pub(crate) fn of_volumes(run: &PipelineRun, catalog: Option<&Catalog>) -> RunClaims {
     let tasks = sizes::tasks(run, catalog);
     let template = run
@@ -126,8 +126,8 @@ pub(crate) fn of_volumes(run: &PipelineRun, catalog: Option<&Catalog>) -> RunCla
     claims
 }
 
-/// As [`of_volumes`], for an update of a pending run. Nobody asks again for the Tasks of the cluster, so the claims of these
-/// Tasks stay those that admission found when the run was created.
+/// As [`of_volumes`], for an update of a pending run. Admission of an update does not read the Tasks of the cluster again. So the
+/// claims of these Tasks stay as admission found them when the run was created.
 pub(crate) fn of_volumes_now(old: &PipelineRun, new: &PipelineRun) -> RunClaims {
     let own = of_volumes(old, None);
     let pinned = Pinned::read(&old.annotations).ok().flatten();
@@ -214,7 +214,7 @@ fn awaited<'a>(run: &'a PipelineRun, pinned: &RunClaims) -> impl Iterator<Item =
     })
 }
 
-/// The same claims, by the names that they have if the run has this uid.
+/// The same claims, with the names that they have in a run with this uid.
 pub(crate) fn named(claims: &RunClaims, run_uid: &str) -> RunClaims {
     let named = claims.iter().map(|(workspace, claim)| {
         let named = RunClaim {
@@ -249,7 +249,7 @@ pub(crate) fn is_shared(claims: &RunClaims, claim_name: &str, run_uid: &str) -> 
 }
 
 /// Marks the claims that several nodes can mount at once as shared (V8). Returns the names of the existing claims that `known`
-/// lacks. These claims stay bound to one node.
+/// lacks. These claims are not marked.
 pub(crate) fn mark_shared(
     claims: &mut RunClaims,
     run: &PipelineRun,
@@ -274,8 +274,8 @@ pub(crate) fn mark_shared(
     unknown
 }
 
-/// Marks those existing claims as shared that are shared in `pinned`. All other existing claims stay bound to one node, because
-/// claims are read only when the run is created.
+/// Marks an existing claim as shared if it is shared in `pinned`. All other existing claims are not shared, because admission
+/// reads access modes only when the run is created.
 pub(crate) fn keep_shared(claims: &mut RunClaims, pinned: &RunClaims) {
     for claim in claims.values_mut() {
         claim.shared = match claim.source {

@@ -82,7 +82,7 @@ pub fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -> Sizes
     Sizes(sizes.collect())
 }
 
-/// The tasks of the run's Pipeline, as far as it is known.
+/// The tasks of the run's Pipeline. Empty if the Pipeline is not known.
 pub(crate) fn tasks<'a>(run: &'a PipelineRun, catalog: Option<&'a Catalog>) -> &'a [PipelineTask] {
     match catalog {
         Some(catalog) if run.pipeline_tasks.is_empty() => &catalog.pipeline,
@@ -106,7 +106,7 @@ fn request(
     let settings = settings.rfind(|settings| settings.task == task.name);
     let subset = subsets.get(subsets::of_task(subsets, &task.name));
     let selector = settings.and_then(|settings| settings.node_selector.as_ref());
-    // The placeholder of the task's subset has the same node selector.
+    // If the placeholder of the task's subset has the same node selector, the selector does not count here.
     let is_selected = selector.is_some() && selector != subset.map(|it| &it.node_selector);
     let settings = settings
         .map(|settings| settings.pods.clone())

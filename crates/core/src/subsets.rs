@@ -2,9 +2,10 @@
 //! build have node selector `kubernetes.io/arch: amd64` in `taskRunSpecs`, and others have `arm64`. No node can run both, so
 //! each subset has a placeholder of its own. Most runs have no such tasks, and then no subsets.
 //!
-//! One subset is the *main* subset: its placeholder is the run's own. It has all tasks that do not contradict it, and all
-//! claims that tasks of more than one subset use. A task that uses such a claim belongs to the main subset, whatever its node
-//! selector is: the placeholder has to move for it (N2).
+//! One subset is the *main* subset: its placeholder has the name of the placeholder for the whole run. The main subset has all
+//! tasks that do not contradict it. It also has all claims that tasks of more than one subset use. If a task uses one of these
+//! claims, the task belongs to the main subset, whatever its node selector is. The main placeholder then has to move to a node
+//! for this task (N2).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -107,7 +108,8 @@ pub(crate) fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -
         true => contested(selectors.chain([&of_run])),
         false => selectors.flat_map(BTreeMap::keys).cloned().collect(),
     };
-    // Pods of several subsets may mount claims outside of workspaces.
+    // If one placeholder serves the whole run, pods of several subsets may mount the claims that the run has outside of
+    // workspaces. So a run with these claims has no subsets.
     if contested.is_empty() || (is_whole && !run_claims::of_volumes(run, catalog).is_empty()) {
         return Subsets::new();
     }
@@ -166,8 +168,8 @@ pub(crate) fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -
         };
         subsets.insert(hash(&text.join(",")), subset);
     }
-    // The main placeholder has to move between nodes if its tasks contradict each other, or if they are not known and may use
-    // its claims. Then it takes no task's node selector.
+    // The main placeholder has to move between nodes if its tasks contradict each other, or if the tasks are not known and may
+    // use its claims. Then it takes no task's node selector.
     let kept: usize = members.iter().map(|(_, tasks)| tasks.len()).sum();
     let must_move = kept < candidates || (known.is_empty() && !claims.is_empty());
     if let (Some(main), false, false) = (main, must_move, subsets.is_empty()) {
@@ -285,8 +287,8 @@ impl Claim {
     }
 }
 
-/// Assigns each claim to the subset that has all its users. If one placeholder serves a whole subset, removes the tasks that use
-/// another claim from their subsets. Returns the assigned workspaces.
+/// Assigns each claim to the subset that has all tasks that use the claim. If no subset has all of them, and one placeholder
+/// serves a whole subset, removes these tasks from their subsets. Returns the assigned workspaces.
 fn assign(
     members: &mut [(NodeSelector, Vec<&Selected<'_>>)],
     claims: &[Claim],

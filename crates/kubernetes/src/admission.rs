@@ -60,9 +60,9 @@ fn apply(object: &mut Value, mutation: &Mutation) {
 }
 
 /// Makes Tekton fail a TaskRun with reason `TaskRunValidationFailed`, and with `message` in the text of its condition. Tekton's
-/// admission accepts the TaskRun. Before Tekton's controller creates a pod, it compares declared and bound workspaces. Its error
-/// quotes the name of a workspace that is only declared or only bound (Tekton v1.12.0, `pkg/workspace/validate.go`:
-/// `ValidateBindings`).
+/// admission accepts the TaskRun. Before Tekton's controller creates a pod, it compares declared and bound workspaces. If a
+/// workspace is only declared or only bound, the controller's error quotes the name of this workspace (Tekton v1.12.0,
+/// `pkg/workspace/validate.go`: `ValidateBindings`).
 ///
 /// There are two cases. If the TaskRun refers to a Task, the TaskRun gets a binding of a workspace that the Task does not
 /// declare. If the Task is embedded, this would not help, because Tekton treats each bound workspace of an embedded Task as

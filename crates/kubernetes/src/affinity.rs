@@ -80,7 +80,7 @@ fn other_placeholders(every_namespace: bool) -> PodAffinityTerm {
 }
 
 /// Combines two lists of terms. A node meets the result if it meets at least one term of each list. A node meets a term if it
-/// meets all of the term's requirements. If `left` is empty, every node meets it.
+/// meets all of the term's requirements. If `left` is empty, every node meets `left`.
 pub(crate) fn both(left: &[NodeSelectorTerm], right: &[NodeTerm]) -> Vec<NodeSelectorTerm> {
     let every = [NodeSelectorTerm::default()];
     let left = if left.is_empty() { &every } else { left };

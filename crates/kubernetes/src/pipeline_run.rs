@@ -185,10 +185,10 @@ const PIPELINE_TASK: Parts = Fields(&[
     ),
 ]);
 
-/// Removes the parts that no decision about an existing run depends on, before the run goes into a cache or over the network.
-/// The removed parts of `status`, and annotations of other programs, can be much larger than the rest of the run. Only a run
-/// that names a claim by a variable keeps its parameters and its Pipeline (V9). A run that awaits its Pipeline keeps the
-/// Pipeline (B1).
+/// Removes the parts of a run that no decision about an existing run depends on. Called before the run goes into a cache or over
+/// the network. The removed parts of `status`, and annotations of other programs, can be much larger than the rest of the run. A
+/// run that names a claim by a variable keeps its parameters and its Pipeline (V9). A run that awaits its Pipeline keeps the
+/// Pipeline (B1). All other runs lose both.
 pub fn trim(run: &mut PipelineRun) {
     run.metadata.managed_fields = None;
     if let Some(annotations) = &mut run.metadata.annotations {
@@ -270,8 +270,8 @@ fn param(param: &Value) -> Value {
     read
 }
 
-/// The value without long texts. A list keeps its length, because a matrix may run one pod for each of its items: a long text in
-/// a list becomes an empty text.
+/// The value without long texts. In a list, a long text becomes an empty text. So the list keeps its length, which matters
+/// because a matrix may run one pod for each item.
 fn short(value: &Value) -> Option<Value> {
     Some(match value {
         Value::String(text) if text.len() > LONGEST_NAME => return None,
@@ -328,7 +328,7 @@ pub fn to_json(run: &PipelineRun) -> Map<String, Value> {
     parts.into_iter().collect()
 }
 
-/// True if the run is done. This reads only the conditions, so it also works for runs that [`view`] cannot read.
+/// True if the run is done. This function reads only the conditions, so it also works for runs that [`view`] cannot read.
 pub fn is_done(run: &PipelineRun) -> bool {
     let condition = succeeded(run.status.get("conditions"));
     condition.is_some_and(|it| matches!(it["status"].as_str(), Some("True" | "False")))

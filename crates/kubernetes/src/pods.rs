@@ -141,8 +141,8 @@ fn unscheduled(pod: &Pod) -> Option<Unscheduled> {
     })
 }
 
-/// The time at which kube-scheduler last changed the pod's status. A condition has no such time: `lastTransitionTime` stays while
-/// only the message changes.
+/// The time at which kube-scheduler last changed the pod's status. A condition has no such time: `lastTransitionTime` stays the
+/// same if only the message changes.
 fn written(pod: &Pod) -> Option<Timestamp> {
     let fields = pod.metadata.managed_fields.iter().flatten();
     let by_scheduler = fields.filter(|it| {

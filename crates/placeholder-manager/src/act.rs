@@ -185,7 +185,7 @@ impl Reconciler {
                     let recorded = self.requests.record(&own, &update.record).await?;
                     self.refresh(recorded);
                 }
-                // If the pod was changed meanwhile, this deletes nothing, and the next reconcile of the run decides again.
+                // If the pod was changed meanwhile, the request deletes nothing, and the next reconcile of the run decides again.
                 if self.requests.evict(namespace, pod, *at_once).await? {
                     acted.events.push(reason.clone());
                 }
@@ -253,7 +253,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// True if the scheduler has bound a follower of the placeholder, and the observation does not have this yet.
+    /// True if the scheduler has bound a follower of the placeholder, and the observation does not show this binding yet.
     async fn is_followed(&self, observed: &Observed, own: &Placeholder) -> Result<bool, Error> {
         let known = observed.pods.values();
         let mut runs: BTreeSet<&str> = known.map(|pod| pod.run_uid.as_str()).collect();

@@ -1,5 +1,5 @@
 //! The calls `Ensure` and `Release`. A call contains only the namespace, name, uid and version of a run. The manager reads the
-//! run from its own cache. The manager refuses a call whose fields contradict each other: the uid belongs to one run, but the
+//! run from its own cache. The manager refuses a call whose fields belong to different runs: the uid belongs to one run, but the
 //! namespace, name or version belongs to another run.
 
 use std::sync::Arc;

@@ -41,8 +41,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Removes finalizer `pvc-protection` from each of these claims, unless a pod that has not completed uses the claim (V4), or
-    /// the claim has changed in the cache.
+    /// Removes finalizer `pvc-protection` from these claims. A claim keeps the finalizer in two cases: a pod that has not
+    /// completed uses the claim (V4), or the claim has changed in the cache.
     pub(crate) async fn unprotect(
         &self,
         key: &RunKey,

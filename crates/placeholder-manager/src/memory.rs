@@ -1,6 +1,6 @@
-//! The data that one replica keeps about each run between reconciles. This is: how long each condition ([`Sight`]) has lasted
-//! since this replica first observed it, the API server's answers about waiting pods, and the names of the Events that the
-//! replica published.
+//! The data that one replica keeps about each run between reconciles. The data has three parts: how long each condition
+//! ([`Sight`]) has lasted since this replica first observed it; the API server's answers about waiting pods; and the names of the
+//! Events that the replica published.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};

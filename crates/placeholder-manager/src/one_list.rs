@@ -21,7 +21,7 @@ struct List<T> {
 }
 
 impl<T> OneList<T> {
-    /// The result of a list request for this namespace that begins after this call. The request is `list`, or the request of
+    /// The result of a list request for this namespace. The request begins after this call. It is `list`, or the request of
     /// another caller. A request that began before this call is not used, because it may miss a change that the caller needs.
     ///
     /// # Errors

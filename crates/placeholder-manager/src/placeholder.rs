@@ -75,8 +75,8 @@ impl Requests {
         Ok(false)
     }
 
-    /// Looks for the pod of an adopted placeholder, if no such pod is known (B7). The placeholder's controller may have created
-    /// the pod from the object's old version, without our labels. Then this function adds our labels to the pod.
+    /// Looks for the pod of an adopted placeholder whose pod is not known (B7). The placeholder's controller may have created the
+    /// pod from the object's old version, without our labels. If so, this function adds our labels to the pod.
     pub(crate) async fn find_adopted_pod(
         &self,
         run: &PipelineRun,

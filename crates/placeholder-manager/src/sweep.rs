@@ -2,8 +2,8 @@
 //! sweep runs when this replica begins to lead, and then once a minute. So the manager finds leftovers of ended runs even if it
 //! missed a change (N6). The sweep itself reads only the cache.
 //!
-//! If the sweep found leftovers of an ended run, the manager logs the deleted objects when the clean-up is complete, one line for
-//! each kind.
+//! If the sweep found leftovers of an ended run, the manager logs the deleted objects when the clean-up is complete. There is one
+//! line for each kind of object.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};

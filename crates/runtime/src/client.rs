@@ -30,8 +30,8 @@ use spread::Spread;
 /// The time limit for a new connection. It is short, because a replica on a dead node does not answer, and Kubernetes needs a
 /// while to remove its endpoint.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// A connection that is silent for both times together (7 s) is replaced. An admission may take 9 s, so it can be retried on the
-/// new connection.
+/// If a connection is silent for the sum of these two times (7 s), it is replaced. An admission may take 9 s, so it can be
+/// retried on the new connection.
 pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(4);
 pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 

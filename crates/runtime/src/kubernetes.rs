@@ -92,8 +92,8 @@ impl KubernetesArgs {
     }
 }
 
-/// Makes ring the TLS provider of the process, unless it has one. [`KubernetesArgs::client`] does this itself; a TLS
-/// server needs it too.
+/// Makes crate `ring` the TLS provider of the process, if the process has none. [`KubernetesArgs::client`] calls this
+/// function. A TLS server needs the provider too.
 pub fn install_tls_provider() {
     // This fails only if a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();

@@ -40,9 +40,9 @@ const CA: &str = "ca.crt";
 #[derive(Clone, Debug)]
 pub(crate) struct Tls {
     dir: Arc<Path>,
-    /// The part that the first DNS names of all certificates of the installation have in common:
-    /// `.coscheduler-system.svc` in `watcher.coscheduler-system.svc`. Without this part, a certificate does not name a caller. So
-    /// the CA may also sign certificates for other programs.
+    /// The end of the first DNS name of each certificate of the installation, for example `.coscheduler-system.svc` in
+    /// `watcher.coscheduler-system.svc`. A certificate whose first DNS name has another end does not name a caller. So the CA may
+    /// also sign certificates for other programs.
     domain: Arc<str>,
 }
 

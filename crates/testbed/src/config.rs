@@ -27,8 +27,8 @@ pub struct Config {
     pub audit_log: bool,
     /// True if the API server supports streaming lists (feature gate `WatchList`), which is its default.
     pub streaming_lists: bool,
-    /// True if Karpenter adds nodes of 2, 4, 8 or 16 CPUs for pods that fit nowhere. It is built if it is missing. In
-    /// such a bed, no pod is deleted because of a taint.
+    /// True if Karpenter adds nodes of 2, 4, 8 or 16 CPUs for pods that fit on no node. Karpenter is built if it is missing. In a
+    /// bed with Karpenter, no pod is deleted because of a taint.
     pub karpenter: bool,
     /// The folder of the programs and of the beds' files; `None` means `target/testbed` of this workspace.
     pub folder: Option<PathBuf>,

@@ -128,7 +128,7 @@ struct Kubelet {
     room: Option<Room>,
     /// The pods that wait until the node is known, and the pods whose resize waits, by uid.
     waiting: BTreeMap<String, Pod>,
-    /// The pods of a list that the watch has not delivered completely, by uid.
+    /// The pods of a list that is still incomplete, because the watch delivers its pods one by one, by uid.
     listed: BTreeMap<String, Pod>,
 }
 

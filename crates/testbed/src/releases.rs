@@ -191,8 +191,8 @@ mod tests {
         }
     }
 
-    /// The beginnings of the paths of Go modules that cannot have one version: Tekton needs a newer CEL, and KWOK needs a newer
-    /// OpenTelemetry and a newer client of the container runtime.
+    /// The beginnings of the paths of Go modules that cannot have the same version everywhere: Tekton needs a newer CEL, and KWOK
+    /// needs a newer OpenTelemetry and a newer client of the container runtime.
     const APART: [&str; 4] = [
         "github.com/antlr4-go/antlr/",
         "github.com/google/cel-go",

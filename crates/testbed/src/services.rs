@@ -120,8 +120,8 @@ impl Services {
     /// start.
     ///
     /// # Errors
-    /// The API server refuses, a port is taken, a service ends early (the error contains the end of its log) or is not ready in
-    /// time, or one of the objects exists but no launcher made it. After an error, no service is running.
+    /// The API server refuses, a port is taken, a service is not ready in time, a service ends early (the error contains the end
+    /// of its log), or one of the objects exists but no launcher made it. After an error, no service is running.
     pub async fn launch(config: ServicesConfig) -> anyhow::Result<Self> {
         let ServicesConfig {
             kubeconfig,

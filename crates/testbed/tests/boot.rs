@@ -53,8 +53,8 @@ metadata:
 spec: {taskSpec: {steps: [{name: run, image: busybox, command: ["true"]}]}}
 "#;
 
-/// The first of two StatefulSets with claims of every storage class. The two differ only in their names, so the zones of their
-/// volumes may differ or not.
+/// The first of two StatefulSets with claims of every storage class. The two differ only in their names. Their volumes may be in
+/// the same zones or in different ones.
 const SET: &str = r#"
 apiVersion: apps/v1
 kind: StatefulSet

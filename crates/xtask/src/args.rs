@@ -204,7 +204,7 @@ pub(crate) struct CompareArgs {
     /// Numbers of nodes, such as 20,200,2000 [default: 20]
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) nodes: Vec<u16>,
-    /// Runs created per second. By default, as many that 2.5 tasks start per second
+    /// Runs created per second. By default, so many that 2.5 tasks start per second
     #[arg(long, value_name = "N", value_parser = rate)]
     pub(crate) rate: Option<f64>,
     /// How long runs are created at a rate, in seconds [default: 16]
@@ -213,7 +213,7 @@ pub(crate) struct CompareArgs {
     /// Number of runs that are created at once
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) burst: Option<u16>,
-    /// Create a few runs one after the other, each when the last one is done
+    /// Create a few runs one after the other, each when the previous one is done
     #[arg(long)]
     pub(crate) alone: bool,
     /// Number of rounds. Each round has one measurement of each side. The default is as many rounds as fit into --minutes, but

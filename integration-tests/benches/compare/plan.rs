@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use testbed::MOVABLE_STORAGE_CLASS;
 
-/// The tasks that start per second, where no rate is chosen. They use about a third of two cores.
+/// The number of tasks that start per second, if no rate is chosen. These tasks use about a third of two cores.
 const TASKS_PER_SECOND: f64 = 2.5;
-/// How long runs are created at a rate, where `--seconds` is not given.
+/// How long runs are created at a rate, if `--seconds` is not given.
 const SECONDS: f64 = 16.0;
 /// The number of runs that are measured one after the other.
 const ALONE: usize = 3;

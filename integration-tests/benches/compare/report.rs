@@ -24,7 +24,8 @@ impl Measured {
         }
     }
 
-    /// A value from the figures of two sides, within each round. Rounds in which a side lacks it are left out.
+    /// A value that `value` computes from the figures of two sides, in each round. A round in which a side lacks a figure is left
+    /// out.
     fn paired(
         &self,
         [one, other]: [&str; 2],

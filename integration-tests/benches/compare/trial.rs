@@ -97,7 +97,7 @@ impl Trial<'_> {
 
         let runs = |from, to| (from..to).map(|number| load.workload.run(number));
         let mut created = BTreeMap::new();
-        // Runs one by one are as many steps of one run.
+        // With `Pace::Alone`, each step creates one run. Otherwise, a single step creates all runs.
         let (step, per_second) = match load.pace {
             Pace::Alone => (1, None),
             Pace::Rate(rate) => (load.runs, Some(rate)),

@@ -26,7 +26,7 @@ pub(crate) fn stay(options: &Options) -> Duration {
     Duration::from_secs(u64::from(options.task_seconds)) * 3 / 4
 }
 
-/// The number of foreign pods created per second. With it, they request their share of the CPUs on average.
+/// The number of foreign pods created per second. With this number, foreign pods request their share of the CPUs on average.
 pub(crate) fn rate(options: &Options) -> f64 {
     let cpus = runs::nodes(options.runs) as f64 * f64::from(runs::NODE_CPU);
     cpus * f64::from(options.foreign_percent) / 100.0 / stay(options).as_secs_f64()

@@ -27,7 +27,7 @@ use crate::object::{Configurations, Object};
 
 /// The delay before a failed request is repeated.
 const RETRY: Duration = Duration::from_secs(2);
-/// The longest delay between two decisions. So a clock that is set forward has an effect after this time at the latest.
+/// The longest delay between two decisions. If somebody sets the clock forward, the keeper notices this within this time.
 const LATEST: Duration = Duration::from_secs(600);
 
 /// The objects that the keeper follows and patches.

@@ -1,5 +1,5 @@
-//! The contents of the webhook's Secret: the current certificate, the next certificate, and the previous certificates. Or, if
-//! another program fills the Secret, its certificate and the certificates of its CA.
+//! The contents of the webhook's Secret: the current certificate, the next certificate, and the previous certificates. If another
+//! program fills the Secret, the Secret contains one certificate, and the certificates of the CA that issued this certificate.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,7 +21,7 @@ use x509_parser::prelude::{FromDer as _, X509Certificate};
 
 use super::serving;
 
-/// A certificate is already valid this long before it is issued, because the clocks of API servers may be slow.
+/// The validity of a certificate begins this long before its time of issue, because the clocks of API servers may be slow.
 pub(super) const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
 
 /// The keys of the Secret for a certificate and its private key.

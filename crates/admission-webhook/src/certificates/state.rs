@@ -184,7 +184,7 @@ pub(super) fn next<'a>(
 }
 
 /// The certificates that API servers must still trust in addition to those of `current`, because a replica may still serve
-/// another certificate. Also the time when they are no longer needed, if this time is known.
+/// another certificate. Also returns the time from which API servers need not trust them any more, if this time is known.
 pub(super) fn outgoing(
     now: Timestamp,
     served: Option<&Served>,

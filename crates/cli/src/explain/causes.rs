@@ -1,7 +1,8 @@
 //! The cause for which a PipelineRun waits. Each cause has a name from a closed list, evidence, and a remedy.
 //!
-//! Annotation `coscheduler.dev/blocked` has the causes that the manager reports: those that keep a run from its placeholder, and
-//! those that only the manager knows. This module names the other causes, from the objects that a run's author can read.
+//! Annotation `coscheduler.dev/blocked` has a cause that the manager reports. The manager reports causes that keep a run from its
+//! placeholder, and causes that only the manager knows. This module names all other causes, from the objects that a run's author
+//! can read.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -207,8 +208,8 @@ impl Facts {
             .filter(move |it| it.involved_object.uid == uid)
     }
 
-    /// The cause that an autoscaler adds a node for the pod: if the newest Event of an autoscaler about the pod says so, and is
-    /// younger than [`PROVISIONING`].
+    /// The cause that an autoscaler adds a node for the pod. This is the cause only if the newest Event of an autoscaler about
+    /// the pod says that a node is being added, and if this Event is younger than [`PROVISIONING`].
     fn node_comes(&self, pod: &Pod) -> Option<Cause> {
         let words = self.events_of(pod).filter_map(|it| Some((it, word(it)?)));
         let (event, comes) = words.max_by_key(|(event, _)| last_time(event))?;

@@ -59,9 +59,9 @@ pub(super) fn of(run: &PipelineRun, plan: &Plan, documents: &Documents) -> Vec<P
         .collect()
 }
 
-/// The requests that the manager sets on the first pod of the placeholder `own`: the first of this list for which the scheduler
-/// finds a node. Empty if the pod keeps the requests of its template. `reconcile` decides, from the observation that the manager
-/// makes when this pod exists.
+/// The requests that the manager sets on the first pod of the placeholder `own`, one after the other, until the scheduler finds a
+/// node. Empty if the pod keeps the requests of its template. The list comes from `reconcile`, which gets a simulated
+/// observation with this pod.
 fn asks(run: &PipelineRun, plan: &Plan, own: &Value) -> Vec<String> {
     let mut own = own.clone();
     own["metadata"]["uid"] = "placeholder".into();

@@ -11,8 +11,8 @@ use crate::pipeline_run::PipelineRun;
 use crate::run_claims;
 
 /// Admits a child run. The child keeps the annotations that its own TaskRuns need. If one of these annotations cannot be read, or
-/// the group is not the parent's, the child is not coscheduled. But if another version of this product pinned the parent, the
-/// child keeps these annotations in any case, so that the other version can read them.
+/// the group is not the parent's, the child is not coscheduled. There is one exception: if another version of this product pinned
+/// the parent, the child always keeps these annotations, so that the other version can read them.
 pub(super) fn join(run: &PipelineRun, parents_group: Option<&str>) -> Admission {
     let (parent, parents_uid) = match &run.controller {
         Some(owner) => (owner.name.clone(), owner.uid.as_str()),

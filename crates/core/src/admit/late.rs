@@ -1,6 +1,6 @@
-//! Settings that a Pipeline chooses after its run was created, because a resolver fetched the Pipeline (B1). Until Tekton has
-//! stored the Pipeline in the run's status, the run has neither placeholders nor children ([`AWAITS_PIPELINE`]), so its
-//! settings can change. But Tekton refuses a change of the run's bindings.
+//! If a resolver fetches the Pipeline of a run, this Pipeline can choose settings after the run was created (B1). Until Tekton
+//! has stored the Pipeline in the run's status, the run has neither placeholders nor children ([`AWAITS_PIPELINE`]), so the run's
+//! settings can still change. But Tekton refuses a change of the run's bindings.
 
 use std::collections::BTreeMap;
 

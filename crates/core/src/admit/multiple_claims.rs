@@ -1,5 +1,5 @@
-//! Warns the author of a new run in mode `workspaces` about tasks of its embedded Pipeline that use more than one claim.
-//! The TaskRuns of these tasks will fail (M2). Shared claims do not count (V8).
+//! Warns the author of a new run in mode `workspaces` about tasks of its embedded Pipeline that use more than one claim. The
+//! TaskRuns of these tasks will fail (M2). Shared claims tie no pod to a node, and do not count (V8).
 
 use std::collections::{BTreeMap, BTreeSet};
 

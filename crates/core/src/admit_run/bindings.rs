@@ -12,8 +12,8 @@ use crate::pinned::carried_templates;
 use crate::pipeline_run::PipelineRun;
 use crate::run_claims::{RunClaim, RunClaims};
 
-/// Completes the claim names that have a variable that Tekton does not replace (V9). The workspace of such a name gets the claim
-/// name pinned on the PipelineRun, or else the name that the defaults of the Pipeline give.
+/// Completes the claim names with variables that Tekton does not replace (V9). The workspace of such a claim gets the claim name
+/// pinned on the PipelineRun. If no name is pinned, it gets the name that results from the defaults of the Pipeline.
 pub(super) fn completed(run: &ChildRun, claims: &RunClaims) -> Vec<BoundClaim> {
     let Some(owner) = &run.pipeline_run else {
         return Vec::new();
@@ -71,7 +71,7 @@ pub(super) fn renamed(run: &ChildRun, claims: &RunClaims) -> Vec<BoundClaim> {
     renamed
 }
 
-/// The workspaces of a TaskRun of an adopted run whose claims Tekton's assistant made, each with the name of its claim. While
+/// For a TaskRun of an adopted run: the workspaces whose claims Tekton's assistant made, each with the name of its claim. While
 /// Tekton's flag was on, Tekton wrote these names itself (B7).
 pub(super) fn of_assistant(run: &ChildRun, assistant: &AssistantName) -> Vec<BoundClaim> {
     let templates = carried_templates(&run.annotations);

@@ -60,7 +60,7 @@ pub(super) fn of(
     for binding in run.workspaces.iter().filter(|it| is_own(&it.name)) {
         let Some(known) = pinned.claims.get(&binding.name) else {
             let is_template = pinned.templates.contains_key(&binding.name);
-            // Of the workspaces with the same claim, only one is pinned on an adopted run.
+            // If several workspaces of an adopted run have the same claim, only one of them is pinned.
             let name = binding.source.claim_name();
             let is_pinned = name.is_some_and(|name| contains(&pinned.claims, name, &run.uid));
             if !is_template && !is_pinned {

@@ -24,8 +24,8 @@ pub struct PlaceholderSpec {
     pub name: AssistantName,
     /// The key of its [subset](crate::subsets) of the run's tasks. Empty for the main subset.
     pub subset: String,
-    /// The labels of the placeholder and its pod: the run's labels except Kueue's and `tekton.dev/taskRun`, and our labels, which
-    /// have priority (P1).
+    /// The labels of the placeholder and its pod: our labels, and the run's labels except Kueue's and `tekton.dev/taskRun`. If
+    /// both contain a key, our value counts (P1).
     pub labels: BTreeMap<String, String>,
     /// Claims that the placeholder's controller creates (V2), in the order of the run's workspaces.
     pub claim_templates: Vec<ClaimTemplateSpec>,
@@ -78,7 +78,7 @@ pub struct ClaimTemplateSpec {
     pub workspace: String,
     /// `spec` of the template, as the author wrote it.
     pub spec: Value,
-    /// The claim's labels: the author's labels, and our labels, which have priority (V2).
+    /// The claim's labels: our labels and the author's labels. If both contain a key, our value counts (V2).
     pub labels: BTreeMap<String, String>,
     /// The claim's annotations: those that the author wrote.
     pub annotations: BTreeMap<String, String>,

@@ -6,8 +6,8 @@ use crate::volumes::Conflict;
 texts! {
     claim_name_variable(workspace: &str, claim: &str): ClaimNameVariable =
         "Workspace {workspace:?} is bound to claim {claim:?}. The value of the variable in this name is not known, so no \
-         placeholder mounts this claim. So the placeholder may be on a node that cannot reach the claim's volume. Create a new \
-         run with a claim name that has no variables. Or, if the variable is a parameter, create a new run that sets this \
+         placeholder mounts this claim. So the run's placeholder may be on a node that cannot reach the claim's volume. Create a \
+         new run with a claim name that has no variables. Or, if the variable is a parameter, create a new run that sets this \
          parameter in spec.params.";
 
     claim_name_empty(workspace: &str): ClaimNameEmpty =

@@ -54,7 +54,7 @@ texts! {
     moves_exhausted(asking: &str, node: &str, moves: u32): MovesExhausted =
         "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The run's placeholders have asked \
          the scheduler for other nodes {moves} times, and ask again only after another pod of the run has ended. The run \
-         continues when node {node} can take the pod, or when the placeholder gets another node that can take it.";
+         continues when node {node} can take the pod, or when the placeholder gets another node that can take the pod.";
 
     resource_missing(asking: &str, node: &str, resource: &str): ResourceMissing =
         "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The placeholder stays there, because \

@@ -78,12 +78,11 @@ texts! {
 /// An annotation chooses value `chosen` for a setting, without effect (B1). The run has value `pinned` of this setting.
 pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     let setting = pinned.setting();
-    let (cause, exceptions) = match pinned {
+    let (cause, more) = match pinned {
         Override::Mode(Mode::Disabled) => (
             "without coscheduling".to_owned(),
-            " The annotation has no effect on a run that names another controller in spec.managedBy. It also has no effect if \
-             the run is created while Tekton's own flag coschedule is not \"disabled\", or while tekton-coscheduler has no valid \
-             configuration.",
+            " (3) The run's spec.managedBy names another controller. (4) When the run was created, Tekton's own flag coschedule \
+             was not \"disabled\". (5) When the run was created, tekton-coscheduler had no valid configuration.",
         ),
         Override::Mode(mode) => (format!("in coschedule mode {mode}"), ""),
         Override::Placement(_) | Override::Reserves(_) => {
@@ -93,10 +92,10 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     let annotation = setting.annotation();
     let message = format!(
         "The run was created {cause}, and keeps this setting. So its annotation {annotation} with value {chosen:?} has no \
-         effect. The annotation was set too late, its value is not allowed here, or tekton-coscheduler left the new run to \
-         Tekton or to another controller. If the value is not allowed, first ask your operator to allow it. Then create a new \
-         run with this annotation. You can set the annotation on the new run, on the Namespace, or on the run's Pipeline if \
-         that Pipeline is in this namespace.{exceptions}"
+         effect. Possible causes: (1) The annotation was set after the run was created. (2) The value is not allowed for this \
+         run.{more} If the value is not allowed, first ask your operator to allow it. Then create a new run with this \
+         annotation. You can set the annotation on the new run, on the Namespace, or on the run's Pipeline if that Pipeline is \
+         in this namespace."
     );
     Reason::new(ReasonCode::OverrideIgnored, message)
 }

@@ -25,14 +25,14 @@ refusals! {
          must allow the placeholder's pod and a pod of the run at the same time.";
     /// A LimitRange does not allow the object.
     limit_range_violated: LimitRangeViolated,
-        "Change the LimitRange: the run then continues. Or change one of these values, and create the run again. For a claim: \
-         the storage request in the volumeClaimTemplate. For a pod: placeholder-cpu or placeholder-memory in your operator's \
-         ConfigMap coscheduler-config. If the error names a \"max limit to request ratio\", set annotation \
-         coscheduler.dev/placeholder-reserves: nothing on the new run, if your operator allows this value.";
+        "Change the LimitRange: the run then continues. Or change the refused value, and create the run again. For a claim, \
+         change the storage request in the volumeClaimTemplate. For a pod, change placeholder-cpu or placeholder-memory in your \
+         operator's ConfigMap coscheduler-config. If the error names a \"max limit to request ratio\", create the run again with \
+         annotation coscheduler.dev/placeholder-reserves: nothing. Your operator must allow this value.";
     /// Pod Security does not allow the placeholder's pod.
     pod_security_violated: PodSecurityViolated,
-        "Remove the field that this message names from the run's podTemplate, and create the run again. Or set a less strict \
-         Pod Security level, or a later Pod Security version, in the labels of the namespace.";
+        "This message names a field. Remove this field from the run's podTemplate, and create the run again. Or set a less \
+         strict Pod Security level, or a later Pod Security version, in the labels of the namespace.";
     /// A policy or an admission webhook denied the object.
     admission_denied: AdmissionDenied,
         "Change this policy or webhook so that it allows objects with label app.kubernetes.io/managed-by: \
@@ -55,7 +55,7 @@ refusals! {
     /// The scheduler finds no node for the placeholder.
     placeholder_unschedulable: PlaceholderUnschedulable,
         "An autoscaler may add a node. If none does, add a node that matches the run's podTemplate and has room, or make room on \
-         such a node.";
+         a matching node.";
     /// Other placeholders are on the nodes that an isolated placeholder could use.
     no_isolated_node: NoIsolatedNode,
         "The run continues by itself when a node matches the run's podTemplate, has room, and has no other placeholder. If you \

@@ -35,7 +35,7 @@ texts! {
 
     waits_for_own_pods(node: &str): WaitsForOwnPods =
         "Not all pods of the run have room on node {node} at the same time. Wait until some of them have ended. To run more pods at the \
-         same time, use larger nodes, or request less.";
+         same time, use larger nodes, or reduce the requests of the pods.";
 
     pod_cannot_follow(pod: &str, node: &str): PodCannotFollow =
         "Pod {pod} cannot run on node {node}, where its placeholder is. Wait some seconds. tekton-coscheduler moves the \
@@ -43,7 +43,7 @@ texts! {
 
     pod_unschedulable(): PodUnschedulable =
         "The run has a pod that no node can run. An autoscaler may add a node. If none does, read the scheduler's message with \
-         `kubectl describe pod`. Then add a node that fits, or change the podTemplate or the requests of the pod.";
+         `kubectl describe pod`. Then add a node that the pod fits on, or change the podTemplate or the requests of the pod.";
 
     container_cannot_start(pod: &str, reason: &str): ContainerCannotStart =
         "A container of pod {pod} cannot start: {reason}. Correct the fault that this message names, for example in the image, \

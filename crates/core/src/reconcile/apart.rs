@@ -16,17 +16,17 @@ use crate::volumes::{Conflict, conflict};
 pub(super) enum Fit {
     /// One node can reach the volumes of all claims.
     Together,
-    /// No node can, so the placeholder leaves out the claims in `left_out`. So far, no pod needs one of these claims together
-    /// with another claim of the placeholder.
+    /// No node can reach all these volumes, so the placeholder leaves out the claims in `left_out`. So far, no pod needs one of
+    /// these claims together with another claim of the placeholder.
     Apart {
         conflict: Conflict,
         left_out: BTreeSet<String>,
     },
-    /// No node can. The placeholder does not exist yet, and no pod shows yet which claims tasks need.
+    /// No node can reach all these volumes. The placeholder does not exist yet, and no pod shows yet which claims tasks need.
     Undecided(Conflict),
-    /// No node can, and the placeholder cannot leave out claims. There are three possible causes. One pod needs both a claim
-    /// that would be left out and another claim. Or all pods must share a node. Or the placeholder already mounts claims that
-    /// no node can reach together.
+    /// No node can reach all these volumes, and the placeholder cannot leave out claims. There are three possible causes. One pod
+    /// needs both a claim that would be left out and another claim. Or all pods must share a node. Or the placeholder already
+    /// mounts claims that no node can reach together.
     Never(Conflict),
 }
 

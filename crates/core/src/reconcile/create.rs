@@ -56,8 +56,8 @@ fn in_order(observed: &Observed) -> Vec<&PlaceholderSpec> {
     specs
 }
 
-/// Creates a placeholder. `follows` is true if the placeholder had to wait until another placeholder of the run was bound: no
-/// call may come after that.
+/// Creates a placeholder. `follows` is true if another placeholder of the run comes first. The placeholders of an isolated run
+/// wait for each other, and perhaps no call of `Ensure` comes after the wait. So the leader then creates the placeholder at once.
 fn missing(observed: &Observed, spec: &PlaceholderSpec, follows: bool, decision: &mut Decision) {
     let sight = Sight::Missing(spec.name.to_string());
     let no_call = follows && spec.is_isolated();
@@ -73,8 +73,8 @@ fn missing(observed: &Observed, spec: &PlaceholderSpec, follows: bool, decision:
     }
 }
 
-/// Retries a placeholder without a pod. Without these retries, the placeholder's controller would wait up to 17 minutes
-/// between two tries (client-go's default rate limiter). It tries at once when the placeholder's object changes.
+/// Retries a placeholder without a pod. Without these retries, the placeholder's controller would wait up to 17 minutes between
+/// two tries (client-go's default rate limiter). The controller tries at once when the placeholder's object changes.
 fn retry(observed: &Observed, placeholder: &Placeholder, decision: &mut Decision) {
     let pod = observed.pod_named_for(&placeholder.object.name);
     if pod.is_some() || placeholder.object.deleting {

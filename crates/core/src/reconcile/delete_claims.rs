@@ -47,7 +47,7 @@ pub fn goes_with(claim: &KnownClaim, run: Option<&PipelineRun>) -> bool {
 
 /// The names of the claims that Tekton creates from a run's own `volumeClaimTemplate`s (V3), if the run has annotation
 /// `tekton.dev/auto-cleanup-pvc: "true"`. Tekton itself does not delete these claims while its own affinity assistants are off.
-/// A claim with such a name need not be Tekton's (V4).
+/// Another program or a user may also have created a claim with such a name (V4).
 fn auto_cleaned(run: &PipelineRun) -> Vec<String> {
     let asked_for = run
         .annotations

@@ -1,10 +1,10 @@
 //! Deletes pods from nodes that are gone or cordoned, or that have a taint that the pod does not tolerate (N1). Kubernetes then
-//! binds the placeholder's next pod to another node, and the pods that had not started are created again there. The first
-//! deletion of a placeholder's pod is immediate. The pauses before later deletions grow, so that a node that changes between
-//! good and bad does not move a placeholder all the time.
+//! binds the placeholder's next pod to another node. Tekton creates the deleted TaskRun pods again, and they run on the
+//! placeholder's new node. The first deletion of a placeholder's pod is immediate. The pauses before later deletions grow, so
+//! that a placeholder does not move all the time if its node is cordoned again and again.
 //!
-//! Kubernetes, "Taints and Tolerations": a toleration matches a taint by effect and key, and also by value unless the operator of
-//! the toleration is `Exists`.
+//! Kubernetes, "Taints and Tolerations": a toleration matches a taint if effect and key match. If the operator of the toleration
+//! is `Equal`, the value must match too.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -71,8 +71,8 @@ pub struct Toleration {
     pub value: String,
     /// `effect`; empty matches every effect.
     pub effect: String,
-    /// True if `tolerationSeconds` is set. This module ignores such a toleration, because Kubernetes adds one to every pod for
-    /// nodes that are not ready, and one for unreachable nodes.
+    /// True if `tolerationSeconds` is set. This module ignores such a toleration, because Kubernetes adds two of them to every
+    /// pod: one for nodes that are not ready, and one for unreachable nodes.
     pub for_a_while: bool,
 }
 
@@ -150,8 +150,8 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
     });
 }
 
-/// True if the next pod of the placeholder will have the right PriorityClass. If not, gives it the right class: its run is in
-/// progress, so the scheduler should take it before the placeholders of new runs.
+/// True if the next pod of the placeholder will have the right PriorityClass. If not, adds the step that gives the next pod the
+/// right class. The run is in progress, so the scheduler should take its placeholder before the placeholders of new runs.
 fn is_raised(own: &Placeholder, decision: &mut Decision) -> bool {
     match own.priority_class.as_deref() {
         Some(PLACEHOLDER_CLASS) => {

@@ -23,11 +23,12 @@ const TRIED: Duration = Duration::from_secs(12);
 /// `podMaxInUnschedulablePodsDuration` (five minutes), plus the 30 seconds between its checks for such pods, plus its longest
 /// backoff of ten seconds.
 const TRIED_AT_LAST: Duration = Duration::from_secs(340);
-/// The most times that a pod is freed from its placeholder. Tekton may recreate the pod with its affinity each time.
+/// The greatest number of times that a pod is freed from its placeholder. Tekton may recreate the pod with its affinity each
+/// time.
 const TRIES: u32 = 5;
 
-/// Within this time after a placeholder is bound, the scheduler normally tries a waiting pod of this placeholder again. `said` is
-/// the scheduler's last message about the pod.
+/// The time from the binding of a placeholder until the scheduler has normally tried a waiting pod of this placeholder again.
+/// `said` is the scheduler's last message about the pod.
 pub fn tried_within(said: &str) -> Duration {
     match tells_of_no_node(said) {
         true => TRIED_AT_LAST,
@@ -64,7 +65,7 @@ impl<'a> Placed<'a> {
         self.let_go(&away, decision);
         let (first, waiting) = (waiting.first()?, waiting.as_slice());
         let leaves = misplaced(self.pod.tolerations(), self.observed.node(node)).is_some();
-        // Until the kubelet has reduced a reservation, the scheduler refuses pods that will fit.
+        // Until the kubelet has reduced a reservation, the scheduler refuses pods that will fit afterwards.
         if leaves || self.is_giving_up() {
             return None;
         }
@@ -108,7 +109,7 @@ impl<'a> Placed<'a> {
         pods.any(|pod| pod.placeholder.is_none() && pod.node.as_deref() == Some(node))
     }
 
-    /// True if the pod uses a claim that the placeholder stands for, mounted or not.
+    /// True if the pod uses a claim of the placeholder. The placeholder need not mount the claim.
     fn shares_claim(&self, pod: &Pod) -> bool {
         let claims = self.observed.claims_of(self.spec, self.pod);
         pod.claims.iter().any(|claim| claims.contains(claim))
@@ -126,13 +127,14 @@ impl<'a> Placed<'a> {
         pod.claims.iter().any(|claim| left_out.contains(claim))
     }
 
-    /// Lets the placeholder leave its node for a waiting pod. If the placeholder cannot leave, may return the reason why the
-    /// pod waits. All placeholders of a run together leave at most [`MOVES`] times, and then again when another pod of the run
-    /// has ended: the run made progress then, for example if tasks for two architectures take turns.
+    /// Lets the placeholder leave its node, because a pod waits for room there. If the placeholder cannot leave, may return the
+    /// reason why the pod waits. All placeholders of a run together leave at most [`MOVES`] times. If another pod of the run
+    /// ends, the run has made progress, and the count begins anew. For example, this lets tasks for two architectures take turns.
     fn ask_anew(&self, node: &str, pod: &'a Pod, decision: &mut Decision) -> Option<Reason> {
         if let Some(resource) = self.lacking_elsewhere(pod, node) {
             let rest = self.tried_in(pod);
-            // A new node may have enough of the resource, but does not queue the run. So the manager looks again.
+            // A new node may have enough of the resource, but the watch of nodes does not queue the run for a new node. So the
+            // manager looks again.
             decision.look_in(if rest.is_zero() { LONGEST_PAUSE } else { rest });
             let waits = rest.is_zero() && self.is_confirmed(pod, None, decision);
             return waits.then(|| reasons::resource_missing(&asking(pod), node, resource));
@@ -153,7 +155,8 @@ impl<'a> Placed<'a> {
         if !self.own.gated {
             decision.steps.push(Step::Gate(placeholder.clone()));
         } else if self.own.observed {
-            // The controller of the placeholder has observed the version with the gate, and creates the next pod from it.
+            // The controller of the placeholder has observed the version with the gate, so it creates the next pod from this
+            // version.
             let reason = reasons::placeholder_asks_anew(&pod.object.name, placeholder, node);
             let before = &self.own.record;
             let record = Record {
@@ -184,7 +187,8 @@ impl<'a> Placed<'a> {
         rest.is_zero() && self.is_confirmed(pod, Some(MOMENT), decision)
     }
 
-    /// The time left until the scheduler has normally tried the pod again after it bound the placeholder.
+    /// After the scheduler has bound the placeholder, it normally tries the pod again within some time. Returns the part of this
+    /// time that is left.
     fn tried_in(&self, pod: &Pod) -> Duration {
         let tried = match pod.scheduler_said() {
             // Another try of the scheduler would not help.
@@ -252,7 +256,8 @@ impl Decision {
         pod: &Pod,
         fresh: Option<Duration>,
     ) -> bool {
-        // If the API server answered that the pod belongs to another run, the pod is no follower any more.
+        // A stored answer confirms that the pod belongs to the run. If the answer were that the pod belongs to another run, the
+        // pod would not be a follower.
         let answer = observed.answers.get(&pod.object.uid);
         let confirmed = answer.is_some_and(|answer| {
             fresh.is_none_or(|fresh| elapsed(answer.at, observed.now) < fresh)

@@ -1,10 +1,10 @@
 //! Lets placeholders ask the scheduler for the room that their runs need (B3, N7).
 //!
-//! If a placeholder asks for room, its pod is created with a scheduling gate. The manager increases the pod's requests and
+//! If a placeholder asks for room, its pod is created with a scheduling gate. Then the manager increases the pod's requests and
 //! removes the gate. At first, the placeholder asks for the most that the run's pods can request at the same time. If the
-//! scheduler finds no node, the placeholder asks for the room of the largest of these pods only, and waits. Once the placeholder
-//! is bound, it gives the room up: at once, or with [`Reserves::Peak`] pod by pod. The requests of a bound placeholder never
-//! grow, because that would bypass the scheduler.
+//! scheduler finds no node, the placeholder asks only for the room of the largest of these pods, and waits. Once the placeholder
+//! is bound, it gives the room up. It does so at once, or, with [`Reserves::Peak`], pod by pod. The requests of a bound
+//! placeholder never grow, because that would bypass the scheduler.
 //!
 //! With [`Reserves::Nothing`], a placeholder asks for room only after it left a node that had no room for a pod of the run
 //! (module `make_room`). Then it asks for the room of the largest waiting pod.
@@ -28,8 +28,8 @@ use crate::subsets;
 
 /// The scheduling gate of a placeholder's pod whose requests are not set yet.
 pub const GATE: &str = "coscheduler.dev/reservation";
-/// Within this time, the leader normally removes a gate, the scheduler binds pods after others have ended, and every watch
-/// reports a change.
+/// Each of these normally happens within this time: the leader removes a gate; the scheduler binds a waiting pod after another
+/// pod has ended; a watch reports a change.
 pub(super) const MOMENT: Duration = Duration::from_secs(2);
 /// A kubelet normally acts on a resize within this time.
 const RESIZED: Duration = Duration::from_secs(10);
@@ -39,13 +39,13 @@ const REFUSED: Duration = Duration::from_secs(5);
 /// The nodes that may take a placeholder's pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
-    /// The only node that may take it.
+    /// The only node that may take the pod, if there is such a limit.
     pub only: Option<String>,
-    /// The requirements of a waiting pod, if the placeholder asks for a node for this pod. The node must then also meet the
-    /// node selector and the required node affinity of the waiting pod, and the placeholder's pod gets the tolerations of the
-    /// waiting pod.
+    /// The requirements of a waiting pod, if the placeholder asks for a node for this pod. The node must then also meet the node
+    /// selector and the required node affinity of the waiting pod. The placeholder's pod also gets the tolerations of the waiting
+    /// pod.
     pub with: Option<Needs>,
-    /// The node to avoid if another one can take the pod.
+    /// The node to avoid if another node can take the pod.
     pub avoid: Option<String>,
     /// The nodes to prefer. If it is empty, no node is preferred.
     pub prefer: Vec<String>,
@@ -99,16 +99,17 @@ impl<'a> Placed<'a> {
     fn open(&self, decision: &mut Decision) {
         let left = &self.own.record.left;
         let home = self.home();
-        // `followers` has left out the pods that belong to another run, according to the API server. A pod about which the API
-        // server has not answered yet may belong to another run too: any pod of the namespace can have these labels and this
-        // affinity.
+        // If the API server has answered that a pod belongs to another run, `followers` leaves out this pod. But a pod about
+        // which the API server has not answered yet may belong to another run too: any pod of the namespace can have these labels
+        // and this affinity.
         let confirmed = |pod: &&Pod| self.observed.answers.contains_key(&pod.object.uid);
         let waiting = self.waiting().find(confirmed).filter(|_| home.is_none());
         let own = &self.own.needs;
         let special = waiting.filter(|pod| pod.needs.limit_nodes_more_than(own));
         let Demand { peak, need } = self.demand(false);
         let beside = match (special, self.spec.reserves) {
-            // The placeholder returns to pods that run already, or could not give its room up before.
+            // In the first case, the placeholder returns to a node with pods of the run. In the second case, it could not give
+            // its room up before.
             _ if home.is_some() || self.own.record.keeps_room => Vec::new(),
             // The waiting pod needs certain nodes. Other pods perhaps do not need them, so the requests of other pods do not
             // count.
@@ -146,10 +147,15 @@ impl<'a> Placed<'a> {
     }
 
     /// Reduces the requests of the pod. If the scheduler finds no node with room for all the run's pods, the placeholder asks for
-    /// the room of the largest of them. If no node has this room either, the next step depends on the placeholder's claims. If
-    /// only one node reaches them, the placeholder asks for no room. If several nodes reach them, but not every node, it asks for
-    /// the room of the largest pod that uses one of them. Once bound, it keeps no room, or with [`Reserves::Peak`] the room for
-    /// pods that do not exist yet.
+    /// the room of the largest of them. If no node has this room either, the next step depends on the volumes of the
+    /// placeholder's claims:
+    ///
+    /// - If only one node reaches the volumes, the placeholder asks for no room.
+    /// - If several nodes reach the volumes, but not every node, the placeholder asks for the room of the largest pod that uses
+    ///   one of the claims.
+    /// - If every node reaches the volumes, the requests stay as they are.
+    ///
+    /// Once the placeholder is bound, it keeps no room, or, with [`Reserves::Peak`], the room for pods that do not exist yet.
     fn reduce(&self, decision: &mut Decision) {
         if let Some(node) = &self.pod.node {
             if self.is_giving_up() {
@@ -160,7 +166,7 @@ impl<'a> Placed<'a> {
             decision.steps.extend(step);
         } else if self.is_refused(decision) {
             let name = self.spec.name.as_str();
-            // Only a pod that starts with the gate can be limited to its home node.
+            // Only a pod that starts with the gate can be limited to one node.
             let home = self.home().filter(|_| self.own.gated);
             let limits = home.iter().map(|node| on_node(node));
             let limits: Vec<_> = limits.chain(self.waiting().map(for_pod)).collect();
@@ -179,9 +185,9 @@ impl<'a> Placed<'a> {
             let asked = &self.labels.asks;
             let need = self.demand(false).need;
             if let Some(size) = self.less(&self.with_own(&need)) {
-                // An autoscaler may add a node for the peak.
+                // During this time, an autoscaler may add a node with room for the peak.
                 if self.refused_for(self.observed.peak_wait, decision) {
-                    // A cancelled run starts no more pods.
+                    // If the run starts no more pods, for example because it was cancelled, there is no Event.
                     let starts = need != Amounts::default();
                     let reason = starts.then(|| reasons::reservation_reduced(name, asked, &size));
                     decision.steps.push(self.shrink(size, reason));
@@ -218,8 +224,8 @@ impl<'a> Placed<'a> {
         }
     }
 
-    /// Creates the pod again if it holds room for too long, because the API server or the kubelet does not act on a resize. Does
-    /// so only while the placeholder's record has fewer moves than [`MOVES`].
+    /// Creates the pod again if the pod holds room for too long, because the API server or the kubelet does not act on a resize.
+    /// This is done only while the placeholder's record has fewer than [`MOVES`] moves.
     fn come_back(&self, node: &str, decision: &mut Decision) {
         let moved = self.own.record.moved.as_ref();
         let may = moved.is_none_or(|done| done.times < MOVES);
@@ -235,7 +241,8 @@ impl<'a> Placed<'a> {
     }
 
     /// True if the scheduler has found no node for the newest version of the pod. The scheduler updates the condition's
-    /// `observedGeneration` only together with another field. So a condition that lasts counts too.
+    /// `observedGeneration` only together with another field, so the condition may name an older version. Therefore, a condition
+    /// that has lasted for [`REFUSED`] counts too.
     pub(super) fn is_refused(&self, decision: &mut Decision) -> bool {
         let refused = self.pod.unscheduled.as_ref().filter(|it| it.no_node);
         refused.is_some_and(|refused| refused.is_newest || self.refused_for(REFUSED, decision))
@@ -251,7 +258,8 @@ impl<'a> Placed<'a> {
     /// The requests that a bound placeholder keeps.
     fn kept(&self) -> Amounts {
         match self.spec.reserves {
-            // Under a quota, the run's own pods might not be created, because the quota also counts the kept room.
+            // Under a quota, the run's own pods might not be created, because the quota also counts the room that the placeholder
+            // keeps.
             Reserves::Peak if !self.observed.has_quota => {
                 let (peak, taken) = (self.demand(false).peak, self.together());
                 // The peak includes the pods that exist, so it is never less than `taken`.
@@ -268,7 +276,8 @@ impl<'a> Placed<'a> {
         self.labels.resizing || self.less(&self.kept()).is_some()
     }
 
-    /// The pods that follow the placeholder, without the pods that belong to another run, according to the API server.
+    /// The pods that follow the placeholder. If the API server has answered that a pod belongs to another run, the result leaves
+    /// out this pod.
     pub(super) fn followers(&self) -> impl Iterator<Item = &'a Pod> {
         let pods = self.observed.pods.values().map(AsRef::as_ref);
         pods.filter(|pod| {
@@ -290,8 +299,8 @@ impl<'a> Placed<'a> {
         })
     }
 
-    /// The requests of the pods that share the placeholder's node: as admission estimated them, corrected by the pods that exist.
-    /// With `tied`, leaves out the tasks whose pods may run on other nodes.
+    /// The requests of the pods that share the placeholder's node: as admission estimated them. If the pods that exist request
+    /// more than this estimate, their requests count. With `tied`, leaves out the tasks whose pods may run on other nodes.
     fn demand(&self, tied: bool) -> Demand {
         let run = self.run;
         let sizes =

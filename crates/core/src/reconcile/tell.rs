@@ -25,8 +25,8 @@ use crate::volumes::{self, Conflict, SeenClaim, Volumes, reaches, volumes};
 use refusals::{lacks_room, said_on, unschedulable};
 use waiting::Wait;
 
-/// An error of Kubernetes about a placeholder is reported after it has lasted for this time. Most errors pass sooner, because
-/// volumes are provisioned or caches sync.
+/// An error of Kubernetes about a placeholder is reported when the error has lasted for this time. Most errors pass sooner,
+/// because volumes are provisioned or caches sync.
 const MOMENT: Duration = Duration::from_secs(2);
 
 /// The most TaskRuns that get an Event about the same placeholders.
@@ -41,7 +41,7 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
         return;
     }
     if run.state == RunState::Done {
-        // Tekton may have failed the run for the same cause before the cause lasted for `MOMENT`.
+        // A refusal is reported without waiting for `MOMENT`, because Tekton may have failed the run for the same cause.
         let refused = observed.refused.values().next().cloned();
         decision.events.extend(refused);
         decision.blocked = Some(None);
@@ -120,8 +120,9 @@ fn of_volumes(spec: &PlaceholderSpec, volumes: &Volumes) -> Vec<Reason> {
         .collect()
 }
 
-/// Looks for a placeholder that no node can run, because no node can reach the volumes of all its claims, and it cannot leave
-/// out some of them (V7). Returns the reason, `Some(None)` if there is no such placeholder, or `None` if this is not known yet.
+/// Looks for a placeholder that no node can run, because no node can reach the volumes of all its claims, and the placeholder
+/// cannot leave out some of the claims (V7). Returns the reason if there is such a placeholder, and `Some(None)` if there is
+/// none. Returns `None` if this is not known yet.
 fn out_of_reach(
     observed: &Observed,
     run: &PipelineRun,

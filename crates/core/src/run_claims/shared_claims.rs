@@ -260,7 +260,7 @@ fn v8_a_pending_run_keeps_shared_claims_and_gets_no_more() {
     update.params = Params::read(&json!([{"name": "claim", "value": "another"}]));
     assert_eq!(shared(&update), ["made"]);
     assert_eq!(shared(&bound_to(2, "another")), ["existing"]);
-    // All workspaces that are bound to one claim agree.
+    // If several workspaces are bound to one claim, the claim is shared in all of these workspaces.
     assert_eq!(shared(&bound_to(0, "cache")), ["bound", "existing", "made"]);
     let mut update = stored.clone();
     update.workspaces[2].source = mixed(&["ReadWriteOnce"]).workspaces[2].source.clone();

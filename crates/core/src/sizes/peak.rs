@@ -35,9 +35,9 @@ pub struct Demand {
     pub need: Amounts,
 }
 
-/// The tasks that have not ended. An edge leads from each task to each task that waits for it. Node `None` stands for the end
-/// of all tasks outside `finally`. An edge leads from each of these tasks to this node, and from this node to each `finally`
-/// task.
+/// The tasks that have not ended. An edge leads from each task to each task that waits for it. Node `None` stands for the end of
+/// all tasks outside `finally`. An edge leads from each task outside `finally` to node `None`, and from node `None` to each
+/// `finally` task.
 type Order<'a> = DiGraph<Option<&'a str>, ()>;
 
 impl Sizes {

@@ -126,7 +126,7 @@ fn v7_a_node_that_exists_counts_with_the_zone_it_is_in() {
         (hostname("n1"), "a", false),
         (hostname("n1"), "b", true),
         (on_node("n1"), "b", true),
-        // Such a node may come, or come back.
+        // A node with this name may be added later, or may come back.
         (hostname("n3"), "b", false),
         // No node is in this zone yet.
         (zones(&["c"]), "c", false),

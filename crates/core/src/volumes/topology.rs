@@ -88,12 +88,12 @@ pub(super) fn describe(terms: &[NodeTerm]) -> String {
     terms.join(", or ")
 }
 
-/// The greatest number of terms to try. If the search is not finished by then, the function returns that one node could meet
+/// The greatest number of terms to try. If the search is not finished after this number, the result is that one node could meet
 /// all lists. A false alarm would be worse than no alarm, because the scheduler still checks the real nodes.
 const COMBINATIONS: usize = 100_000;
 
 /// True if one of `nodes`, or a new node, could meet at least one term of each list. If a term names one of `nodes`, no new node
-/// can meet the term: only this node's labels count.
+/// can meet the term: only the labels of the existing node count.
 pub(super) fn can_meet(lists: &[&[NodeTerm]], nodes: &Nodes) -> bool {
     let known = |term: &&NodeTerm| {
         let name = term.one_node()?;

@@ -1,6 +1,7 @@
-//! Takes over a StatefulSet that Tekton's own affinity assistant created for a run, with its pod and its claims (B7). They get
-//! the labels and the owner by which the placeholder-manager finds them and cleans them up. The pods also get the annotations
-//! that keep autoscalers from removing their node. The running pod goes on, because the update strategy becomes `OnDelete`.
+//! Takes over a StatefulSet that Tekton's own affinity assistant created for a run, with its pod and its claims (B7). All of them
+//! get the labels and the owner by which the placeholder-manager finds these objects and cleans them up. The pod also gets the
+//! annotations that keep autoscalers from removing its node. The pod keeps running, because the update strategy becomes
+//! `OnDelete`.
 
 use std::collections::BTreeMap;
 
@@ -15,8 +16,8 @@ use crate::objects;
 use crate::ownership::is_ours;
 
 /// True if the StatefulSet of this run can be taken over, and has not been taken over yet. The selector of a StatefulSet cannot
-/// be changed. So if the selector has label [`PIPELINE_RUN_UID`], because the run had this label when Tekton created the
-/// StatefulSet, the StatefulSet cannot be taken over.
+/// be changed. So if the selector has label [`PIPELINE_RUN_UID`], the StatefulSet cannot be taken over. The selector has this
+/// label if the run had it when Tekton created the StatefulSet.
 pub fn is_tektons(set: &StatefulSet) -> bool {
     !is_ours(&set.metadata) && !selector(set).contains_key(PIPELINE_RUN_UID)
 }

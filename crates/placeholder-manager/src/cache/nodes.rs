@@ -9,8 +9,8 @@ use coscheduler_runtime::kubernetes::watch::ObjectKey;
 use super::{Cache, RunKey};
 
 impl Cache {
-    /// Stores a node. Returns the runs with pods on it if a field changed that decisions need: kubelets update their nodes all
-    /// the time, but these fields change rarely.
+    /// Stores a node. If a field changed that decisions need, returns the runs with pods on the node. (Kubelets update their
+    /// nodes all the time, but these fields change rarely.)
     pub(crate) fn apply_node(&self, node: Node) -> Vec<RunKey> {
         self.change(|index, _| {
             let known = index.nodes.get(&node.name);

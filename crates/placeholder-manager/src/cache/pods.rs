@@ -49,7 +49,7 @@ impl Cache {
         self.change(|index, before| index.put_pod(pod, before))
     }
 
-    /// Replaces a pod that has ended by the name of its TaskRun, until the run has ended.
+    /// Removes a pod that has ended, and keeps only the name of its TaskRun. The name is kept until the run has ended.
     pub(crate) fn end_pod(&self, pod: &Pod) -> Vec<RunKey> {
         self.change(|index, before| {
             let run = RunKey::new(&pod.namespace, &pod.run_uid);

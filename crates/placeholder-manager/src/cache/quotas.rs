@@ -1,5 +1,5 @@
 //! The ResourceQuotas that count CPU or memory. In their namespaces, a placeholder reserves no room before a pod of its run
-//! waits. The quota would count the reservation in addition to the run's pods.
+//! waits, because the quota would count the reservation in addition to the run's pods.
 
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 use k8s_openapi::api::core::v1::ResourceQuota;

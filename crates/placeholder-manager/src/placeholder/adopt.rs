@@ -14,8 +14,9 @@ use crate::error::Error;
 use crate::requests::{Requests, failed, once, retried, unless_gone};
 
 impl Requests {
-    /// Takes over a StatefulSet of a run, unless this product created it. The StatefulSet itself comes last: if this function
-    /// fails before, the next `Ensure` repeats everything.
+    /// Takes over a StatefulSet of a run. Does nothing in three cases: this product created the StatefulSet, has taken it over
+    /// already, or cannot take it over because its selector has label [`PIPELINE_RUN_UID`]. The claims and the pod are taken over
+    /// before the StatefulSet itself. So if this function fails before the end, the next `Ensure` repeats everything.
     pub(super) async fn adopt(
         &self,
         owner: Owner<'_>,
@@ -50,7 +51,7 @@ impl Requests {
         Ok(())
     }
 
-    /// Gives the pod of the StatefulSet our labels, unless it has them or there is no such pod.
+    /// Gives the pod of the StatefulSet our labels. Does nothing if the pod has these labels already, or does not exist.
     pub(super) async fn adopt_pod(&self, owner: Owner<'_>, set: &StatefulSet) -> Result<(), Error> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), owner.namespace);
         let name = format!("{}-0", set.name_any());
@@ -66,7 +67,7 @@ impl Requests {
     }
 
     /// Gives a claim that `set` made the labels and the owner of `made`, so that it is deleted after the run. If `set` has not
-    /// made the claim yet, creates it. Does nothing if the claim of this name does not come from `set`.
+    /// made the claim yet, creates it. Does nothing if the claim with this name does not come from `set`.
     async fn adopt_claim(
         &self,
         owner: Owner<'_>,

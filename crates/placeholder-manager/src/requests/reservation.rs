@@ -56,7 +56,7 @@ impl Requests {
         match refused.code {
             409 => Ok(Resized::Gone),
             404 if named == Some(&pod.name) => Ok(Resized::Gone),
-            // An API server without the subresource names no object.
+            // If the API server does not serve the subresource, its error names no object.
             404 => Ok(Resized::Refused("it does not serve pods/resize".to_owned())),
             // If a webhook denies a request and its answer has no code, the API server answers with 400.
             400 | 403 | 422 => Ok(Resized::Refused(refused.message.clone())),

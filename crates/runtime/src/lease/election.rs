@@ -3,9 +3,9 @@
 //!
 //! Two rules prevent two candidates from leading at the same time:
 //!
-//! - A candidate takes over a Lease only if the Lease has no holder, or has not changed for as long as its holder has written
-//!   into it. The candidate measures this time with its own clock. The update fails if the Lease has changed since the
-//!   candidate read it.
+//! - A candidate takes over a Lease only if the Lease has no holder, or if the Lease has not changed for a certain duration. The
+//!   holder has written this duration into the Lease. The candidate measures it with its own clock. The update fails if the
+//!   Lease has changed since the candidate read it.
 //! - A holder trusts its Lease for a shorter time than this duration. The time starts just before the holder sends a write that
 //!   the API server then confirms.
 //!

@@ -28,7 +28,8 @@ const NO_PORT: u16 = 0;
 
 /// The time between two attempts to reach the webhooks.
 const PERIOD: Duration = Duration::from_millis(100);
-/// How long the admission-webhook may take to learn the objects on which requests depend. It may be ready without them.
+/// How long the admission-webhook may take to learn the objects on which the requests of pods depend. It may be
+/// ready before it knows them.
 const CATALOG: Duration = Duration::from_secs(10);
 
 /// Fails if one of the objects exists but no launcher made it. Most likely, it belongs to an installation in the cluster.

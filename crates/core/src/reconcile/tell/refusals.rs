@@ -72,9 +72,9 @@ pub fn not_provisioned(claim: &str, note: &str) -> Reason {
 }
 
 /// The reason why a placeholder's pod has no node, from the scheduler's message `said`. The pod requests `asks`. `isolated` is
-/// true if no other placeholder may be on its node. `None` while the pod waits for volumes: if provisioning fails, a warning
-/// Event about the claim reports this. Also `None` if the message names a missing claim for which `exists` is true: the
-/// scheduler's cache does not have this claim yet.
+/// true if no other placeholder may be on its node. `None` in two cases. First: the pod waits for volumes. (If provisioning
+/// fails, a warning Event about the claim reports this.) Second: the message names a missing claim, but `exists` is true for this
+/// claim. (The scheduler's cache does not have it yet.)
 pub(super) fn unschedulable(
     name: &AssistantName,
     isolated: bool,
@@ -101,8 +101,8 @@ pub(super) fn unschedulable(
     Some(reason(&failed, &detail))
 }
 
-/// The claim that the scheduler's message calls missing. This claim does not exist, or the scheduler's cache does not have it
-/// yet. `None` if the message names no such claim (`pkg/scheduler/framework/plugins/volumebinding`).
+/// The claim that is missing according to the scheduler's message. This claim does not exist, or the scheduler's cache does not
+/// have it yet. `None` if the message names no such claim (`pkg/scheduler/framework/plugins/volumebinding`).
 pub(super) fn missing_claim(said: &str) -> Option<String> {
     let detail = without_counts(said);
     let claim = detail.strip_prefix("persistentvolumeclaim \"")?;

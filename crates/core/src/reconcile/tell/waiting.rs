@@ -21,9 +21,10 @@ pub struct Wait<'a> {
     pub pod: &'a Pod,
     /// The cause.
     pub reason: Reason,
-    /// After this time, `reason` may change although no object changes. The scheduler's message may be older than the
-    /// placeholder's binding. If the message has not changed when this time has passed, the message counts as newer than the
-    /// binding, and `reason` changes. Zero if `reason` does not depend on the age of the message.
+    /// After this time, `reason` may change although no object changes, because `reason` may depend on the age of the scheduler's
+    /// message. At first, the message may be older than the placeholder's binding. If the message is still the same after this
+    /// time, it counts as newer than the binding, and `reason` changes. Zero if `reason` does not depend on the age of the
+    /// message.
     pub recheck: Duration,
 }
 
@@ -37,8 +38,8 @@ struct Pods<'a, E> {
     now: Timestamp,
 }
 
-/// The most important wait. Waits with a warning come first, then waits with a normal Event, then waits without an Event.
-/// `None` if no pod waits. `exists` is true for a claim that exists, or that is going to be made for the run.
+/// The most important wait. Waits with a warning come first, then waits with a normal Event, then waits without an Event. `None`
+/// if no pod waits. `exists` returns true for a claim that exists, or that will be made for the run.
 pub fn first_wait<'a>(
     pods: impl Iterator<Item = &'a Pod> + Clone,
     exists: impl Fn(&str) -> bool,
@@ -66,8 +67,9 @@ pub fn first_wait<'a>(
     })
 }
 
-/// Why the run waits: because it is pending, or else the reason in its annotation, or else its first wait. `None` if no run is
-/// known, if the run is done or being deleted, or if it has no annotation and no pod of it waits.
+/// Why the run waits. If the run is pending, this is the reason. Otherwise, it is the reason in the run's annotation, or, without
+/// an annotation, the run's first wait. `None` in three cases: no run is known; the run is done or being deleted; or the run has
+/// no annotation, and none of its pods waits.
 pub fn cause(observed: &Observed) -> Option<Reason> {
     let (run, _) = observed.run.as_ref()?;
     if run.deletion || run.state == RunState::Done {
@@ -94,9 +96,12 @@ impl Observed {
 }
 
 impl<E: Fn(&str) -> bool> Pods<'_, E> {
-    /// Why `pod` waits for a node. `None` if it is bound, if it has only our scheduling gate, if the scheduler has not tried it,
-    /// or if the scheduler makes room for it by preemption. Also `None` for a placeholder's pod without a gate of another
-    /// program.
+    /// Why `pod` waits for a node. `None` in these cases:
+    ///
+    /// - The pod is bound.
+    /// - Our scheduling gate is the only gate of the pod.
+    /// - The scheduler has not tried to bind the pod yet, or makes room for it by preemption.
+    /// - The pod is a placeholder's pod without a gate of another program.
     fn wait<'a>(&self, pod: &'a Pod) -> Option<Wait<'a>> {
         let of = |reason, recheck| {
             Some(Wait {

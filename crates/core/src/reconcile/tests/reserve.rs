@@ -293,8 +293,9 @@ fn n2_a_placeholder_that_asks_for_a_pods_own_kind_of_node_asks_for_this_pod_only
     assert_eq!(opened(&observed), [0; 0]);
 }
 
-/// In the first two cases, the placeholder is restricted to certain nodes because of a pod, and this ends when the pod is gone.
-/// In the third case, the gate was removed before a pod of the run was bound, so the placeholder must go to that pod's node.
+/// In the first two cases, the placeholder is restricted to certain nodes because of a pod. The restriction ends when the pod is
+/// gone. In the third case, the gate was removed before a pod of the run was bound, so the placeholder must go to that pod's
+/// node.
 #[test]
 fn b3_n2_a_placeholder_that_finds_no_node_asks_again_where_its_runs_pods_are() {
     let leaves = |observed: &Observed| {

@@ -58,7 +58,7 @@ async fn opened(manager: &Manager) -> (Vec<Asked>, Vec<String>) {
     (asked.collect(), told)
 }
 
-/// Kubernetes before 1.33 does not serve the subresource. It names no object then.
+/// Kubernetes before 1.33 does not serve subresource `pods/resize`. Its error then names no object.
 #[tokio::test]
 async fn b3_a_gated_pod_is_resized_for_the_waiting_pod_and_then_opened_even_without_pods_resize() {
     let missing = || {
