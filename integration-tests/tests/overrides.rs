@@ -1100,8 +1100,8 @@ fn m2_a_task_run_with_two_claims_fails_its_run_at_once_and_the_author_is_told() 
         }
         let both = task_run("refused-both").await?;
 
-        // A dry run leads to no Event. Events are written in order, so an Event about the dry run would exist before the second
-        // Event.
+        // A dry run leads to no Event. Events are written in order, so an Event about the dry run `tried` would exist before the
+        // Event about `made`.
         let tekton = scene
             .stack
             .bed

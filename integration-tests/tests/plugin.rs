@@ -1230,8 +1230,8 @@ fn compared(object: &Value) -> Value {
     })
 }
 
-/// The text of a JSON value with these names replaced. Each text of ten hex digits, which derives from a uid, is replaced by the
-/// number of its first occurrence.
+/// The text of a JSON value with these names replaced. Each text of ten hex digits, which derives from a uid, is replaced by a
+/// number. Equal texts get the same number.
 fn renamed(value: &Value, names: &[(&str, &str)]) -> String {
     let mut text = serde_json::to_string_pretty(value).unwrap();
     for (name, replacement) in names {

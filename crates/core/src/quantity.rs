@@ -71,8 +71,8 @@ fn nano(text: &str) -> Option<i128> {
         return None;
     }
     let (binary, decimal) = factor(suffix)?;
-    // The value in billionths is digits * 10^exponent. If `lost` is true, the value is a little greater, because digits were
-    // dropped.
+    // The absolute value in billionths is digits * 1024^binary * 10^exponent. If `lost` is true, it is a little greater, because
+    // digits were dropped.
     let mut digits = 0;
     let mut exponent = decimal + 9 - fraction.len() as i64;
     let mut lost = false;

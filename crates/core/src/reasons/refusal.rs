@@ -4,8 +4,8 @@
 
 use super::{Reason, ReasonCode};
 
-/// The greatest number of bytes of Kubernetes' error text in a message. An Event is limited to 1,024 bytes, and must also have
-/// room for the remedy after the error text.
+/// The greatest number of bytes of Kubernetes' error text in a message. The note of an Event is limited to 1,024 bytes, and must
+/// also have room for the remedy after the error text.
 const ANSWER_LENGTH: usize = 600;
 
 /// Declares one function for each cause: `name: code, remedy`.

@@ -16,8 +16,8 @@ const PROTO: &str = "coscheduler-proto";
 const KUBERNETES: &str = "coscheduler-kubernetes";
 const RUNTIME: &str = "coscheduler-runtime";
 
-/// The packages that each package may depend on. No list contains a service: services share only the contracts, and tests and
-/// tools start the services' binaries.
+/// The packages that each package may depend on. No list contains a service: a service uses another service only through
+/// gRPC, and tests and tools start the services' binaries.
 const TABLE: [(&str, &[&str]); 14] = [
     (CORE, &[]),
     (RUNTIME, &[]),
