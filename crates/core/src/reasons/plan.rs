@@ -82,7 +82,8 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
         Override::Mode(Mode::Disabled) => (
             "without coscheduling".to_owned(),
             " (3) The run's spec.managedBy names another controller. (4) When the run was created, Tekton's own flag coschedule \
-             was not \"disabled\". (5) When the run was created, tekton-coscheduler had no valid configuration.",
+             was not \"disabled\". (5) When the run was created, tekton-coscheduler had no valid configuration. While cause 3, 4 or 5 \
+             exists, the annotation has no effect on a new run either.",
         ),
         Override::Mode(mode) => (format!("in coschedule mode {mode}"), ""),
         Override::Placement(_) | Override::Reserves(_) => {

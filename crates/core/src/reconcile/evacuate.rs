@@ -1,7 +1,7 @@
 //! Deletes pods from nodes that are gone or cordoned, or that have a taint that the pod does not tolerate (N1). Kubernetes then
 //! binds the placeholder's next pod to another node. Tekton creates the deleted TaskRun pods again, and they run on the
 //! placeholder's new node. The first deletion of a placeholder's pod is immediate. The pauses before later deletions grow, so
-//! that a placeholder does not move all the time if its node is cordoned again and again.
+//! that a placeholder does not move all the time if its nodes become bad again and again.
 //!
 //! Kubernetes, "Taints and Tolerations": a toleration matches a taint if effect and key match. If the operator of the toleration
 //! is `Equal`, the value must match too.

@@ -1,7 +1,7 @@
 //! Takes over a StatefulSet that Tekton's own affinity assistant created for a run, with its pod and its claims (B7). All of them
-//! get the labels and the owner by which the placeholder-manager finds these objects and cleans them up. The pod also gets the
-//! annotations that keep autoscalers from removing its node. The pod keeps running, because the update strategy becomes
-//! `OnDelete`.
+//! get the labels by which the placeholder-manager finds these objects. The claims also get the run as owner, so that they are
+//! cleaned up. The pod also gets the annotations that keep autoscalers from removing its node. The pod keeps running, because the
+//! update strategy becomes `OnDelete`.
 
 use std::collections::BTreeMap;
 
