@@ -7,13 +7,14 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use coscheduler_core::observed::PodPhase;
+use coscheduler_core::pod_template::{EVACUATED_CLASS, PLACEHOLDER_CLASS};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::look::{LIMIT, condition, is_placeholder, node};
 use integration_tests::nodes::NodeEvent;
-use integration_tests::runs::Run;
+use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
 use integration_tests::struck::{Waiting, first, gated};
 use integration_tests::{Scene, alone, shared_with_overrides};
@@ -661,6 +662,47 @@ fn n1_a_placeholder_is_bound_elsewhere_within_seconds_of_the_node_event() -> Out
                     "{event}, {mode}: it took {took:?}"
                 );
             }
+        }
+        Ok(())
+    })
+}
+
+/// While the class of evacuated placeholders does not exist, the placeholder keeps its class. The manager reads no class but this
+/// one, so an installation without component `placeholder-priority` costs nothing more.
+#[test]
+fn n1_n8_an_evacuated_placeholder_gets_the_higher_class_only_if_this_class_exists() -> Outcome {
+    let class = |name: &str, value: i32| {
+        format!(
+            "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {{name: {name}}}\nvalue: {value}\n"
+        )
+    };
+    shared(async |scene| {
+        let bed = &scene.stack.bed;
+        bed.apply(&class(PLACEHOLDER_CLASS, 1)).await?;
+        for expect in [1, 2] {
+            if expect == 2 {
+                bed.apply(&class(EVACUATED_CLASS, 2)).await?;
+            }
+            let scene = scene.stack.scene().await?;
+            scene.pool(2).await?;
+            let run = run("run")
+                .in_mode("pipelineruns")
+                .in_pool_with(&scene, json!({"priorityClassName": PLACEHOLDER_CLASS}))
+                .task("one", &[], &[])
+                .held("one");
+            scene.submit(run).await?;
+            let (_, placeholder) = scene.placeholder().await?;
+            let old = node_of(&placeholder);
+            let began = Instant::now();
+            scene.cordon(&old, true).await?;
+            let moved = scene.moved_from(&old).await?;
+            let took = began.elapsed();
+            ensure!(took < MOVED, "moved after {took:?}");
+            let priority = moved.spec.as_ref().and_then(|spec| spec.priority);
+            ensure!(priority == Some(expect), "priority {priority:?}");
+            scene.end("run", "one").await?;
+            scene.succeeds("run").await?;
+            scene.nothing_left_but(&[]).await?;
         }
         Ok(())
     })

@@ -4,6 +4,7 @@ mod judge;
 
 use std::fmt::Debug;
 
+use coscheduler_core::pod_template::PLACEHOLDER_CLASS;
 use futures::future::try_join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::admissionregistration::v1::MutatingWebhookConfiguration;
@@ -84,14 +85,18 @@ async fn check(args: &CheckArgs) -> Result<Report, Failure> {
         "configuration",
         config.map(|it| judge::configuration(it.as_ref())),
     );
+    let classes: Api<PriorityClass> = Api::all(client.clone());
     let class = match named {
         Ok(Some(name)) => {
-            let classes: Api<PriorityClass> = Api::all(client.clone());
             let needed = judge::needed_classes(&name);
             let found = try_join_all(needed.iter().map(|name| classes.get_opt(name))).await;
             readable(found)?.map(|found| judge::priority_classes(&needed, &found))
         }
-        unnamed => unnamed.map(|_| judge::no_priority_class()),
+        Ok(None) => {
+            let found = readable(classes.get_opt(PLACEHOLDER_CLASS).await)?;
+            found.map(|it| judge::no_priority_class(it.as_ref()))
+        }
+        Err(invalid) => Err(invalid),
     };
     add("priority-class", class);
     if !args.pre {

@@ -331,6 +331,8 @@ pub enum Sight {
     Waits(String),
     /// The waiting pod with this name needs a step, for example a move of its placeholder.
     Wanted(String),
+    /// The placeholder pod with this uid must leave its node, but its successor does not have the right PriorityClass yet.
+    Raising(String),
     /// The kubelet has not acted on a resize of the pod with this uid.
     Resizing(String),
     /// The scheduler finds no node for the pod with this uid and these requests.

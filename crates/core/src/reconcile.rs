@@ -105,7 +105,7 @@ pub enum Step {
     /// Make the next pod of the placeholder with this name start with the scheduling gate.
     Gate(String),
     /// Give the next pod of the placeholder with this name PriorityClass
-    /// [`EVACUATED_CLASS`](crate::pod_template::EVACUATED_CLASS).
+    /// [`EVACUATED_CLASS`](crate::pod_template::EVACUATED_CLASS), if this class exists.
     Raise(String),
     /// Reduce the requests of a placeholder's pod.
     Shrink {

@@ -9,10 +9,12 @@ use coscheduler_core::observed::{Placeholder, Record};
 use coscheduler_core::pinned::is_adopted;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::PlaceholderSpec;
+use coscheduler_core::pod_template::EVACUATED_CLASS;
 use coscheduler_core::volumes::Volumes;
 pub(crate) use coscheduler_kubernetes::placeholder::view;
 use coscheduler_kubernetes::placeholder::{self, Owner, patch};
 use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, Client};
@@ -111,10 +113,16 @@ impl Requests {
         self.patch(own, Patch::Strategic(patch::gate(own))).await
     }
 
-    /// Gives the next pod of a placeholder the PriorityClass of evacuated placeholders. Returns `None` if the placeholder is gone
-    /// or replaced.
+    /// Gives the next pod of a placeholder the PriorityClass of evacuated placeholders. Returns `None` if there is no such class,
+    /// because the API server would then refuse the pod, or if the placeholder is gone or replaced.
     pub(crate) async fn raise(&self, own: &Placeholder) -> Result<Option<Placeholder>, Error> {
-        self.patch(own, Patch::Merge(patch::raise(own))).await
+        let classes: Api<PriorityClass> = Api::all(self.client.clone());
+        let found = once(classes.get_metadata_opt(EVACUATED_CLASS)).await;
+        let act = || format!("read PriorityClass {EVACUATED_CLASS}");
+        match found.map_err(|error| failed(act(), error))? {
+            Some(_) => self.patch(own, Patch::Merge(patch::raise(own))).await,
+            None => Ok(None),
+        }
     }
 
     async fn patch(

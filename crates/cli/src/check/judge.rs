@@ -151,9 +151,16 @@ pub(super) fn priority_classes(needed: &[&str], found: &[Option<PriorityClass>])
     }
 }
 
-/// The judgement if our ConfigMap names no PriorityClass.
-pub(super) fn no_priority_class() -> Judged {
-    ok("Placeholders have no PriorityClass by default.")
+/// The judgement if our ConfigMap names no PriorityClass. Then nobody needs class [`PLACEHOLDER_CLASS`].
+pub(super) fn no_priority_class(ours: Option<&PriorityClass>) -> Judged {
+    match ours {
+        None => ok("Placeholders have no PriorityClass by default."),
+        Some(_) => warning(format!(
+            "PriorityClass {PLACEHOLDER_CLASS} exists, but key {} of ConfigMap coscheduler-config does not name it. If you use \
+             component placeholder-priority, add \"priorityClassName: {PLACEHOLDER_CLASS}\" to this key.",
+            config::POD_TEMPLATE
+        )),
+    }
 }
 
 /// The API server must call our webhooks.

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::requests::Amounts;
 use super::{Decision, Step, Update, pause};
-use crate::observed::{Done, Observed, Placeholder, Pod, Record, elapsed};
+use crate::observed::{Done, Observed, Placeholder, Pod, Record, Sight, elapsed};
 use crate::pod_template::{EVACUATED_CLASS, PLACEHOLDER_CLASS};
 use crate::reasons;
 
@@ -20,6 +20,9 @@ use crate::reasons;
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The first pod of a placeholder is normally created within this time after the placeholder's object.
 const FIRST_POD: Duration = Duration::from_secs(2);
+/// How long a placeholder's pod may stay on a bad node until its successor has the right PriorityClass. Normally this takes a tenth
+/// of a second.
+pub(super) const RAISED: Duration = Duration::from_secs(1);
 /// The longest pause between two moves.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
@@ -124,7 +127,7 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
         Role::Placeholder => observed.placeholders.values().find(|own| pod.is_of(own)),
         Role::NeverStarted | Role::Started => None,
     };
-    if placeholder.is_some_and(|own| !is_raised(own, decision)) {
+    if placeholder.is_some_and(|own| !may_leave(observed, own, pod, decision)) {
         return;
     }
     let moved = placeholder.and_then(|own| Some((own, moved(own, pod)?)));
@@ -150,17 +153,15 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
     });
 }
 
-/// True if the next pod of the placeholder will have the right PriorityClass. If not, adds the step that gives the next pod the
-/// right class. The run is in progress, so the scheduler should take its placeholder before the placeholders of new runs.
-fn is_raised(own: &Placeholder, decision: &mut Decision) -> bool {
+/// True if the next pod of the placeholder will have the right PriorityClass, or does not get it in time. Gives it the right class:
+/// its run is in progress, so the scheduler should take it before the placeholders of new runs (N8).
+fn may_leave(observed: &Observed, own: &Placeholder, pod: &Pod, decision: &mut Decision) -> bool {
     match own.priority_class.as_deref() {
-        Some(PLACEHOLDER_CLASS) => {
-            decision.steps.push(Step::Raise(own.object.name.clone()));
-            false
-        }
-        Some(EVACUATED_CLASS) => own.observed,
-        _ => true,
+        Some(PLACEHOLDER_CLASS) => decision.steps.push(Step::Raise(own.object.name.clone())),
+        Some(EVACUATED_CLASS) if !own.observed => {}
+        _ => return true,
     }
+    decision.lasts(observed, Sight::Raising(pod.object.uid.clone()), RAISED)
 }
 
 /// The number of times that this module has deleted a placeholder's pod, and the time of the last deletion. `None` if there was

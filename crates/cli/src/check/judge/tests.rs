@@ -212,6 +212,9 @@ fn n8_the_priority_class_of_placeholders_must_exist() {
     assert_eq!(template("nodeSelector: {disk: ssd}"), Ok(None));
     assert_eq!(named_class(None), Ok(None));
     assert!(named("coschedule", "never").is_err());
+    assert_eq!(no_priority_class(None).0, Verdict::Ok);
+    let unused = no_priority_class(Some(&PriorityClass::default()));
+    assert_eq!(unused.0, Verdict::Warning);
     assert_eq!(needed_classes("high"), ["high"]);
     let ours = needed_classes("coscheduler-placeholder");
     let there = || Some(PriorityClass::default());

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::pod_template::{EVACUATED_CLASS, PLACEHOLDER_CLASS};
+use crate::reconcile::evacuate::RAISED;
 
 /// The names of the pods that leave their nodes. The second value is true if a pod is deleted without a grace period.
 fn leaving(decision: &Decision) -> Vec<(&str, bool)> {
@@ -73,23 +74,39 @@ fn n1_nobody_leaves_a_good_node_or_a_run_that_is_done_and_only_the_leader_moves_
 fn n1_n8_a_placeholder_of_our_class_gets_the_higher_class_before_it_leaves_its_node() {
     let mut observed = cordoned();
     there(&mut observed, "waits", |_| ());
+    let placeholder = pod_name(&observed);
+    let stays = [("waits", true)];
+    let leaves = [("waits", true), (placeholder.as_str(), false)];
+    let sight = Sight::Raising(own_pod(&mut observed).object.uid.clone());
+    let (raised, soon) = (Step::Raise(name(&observed)), Duration::from_millis(600));
+
     own(&mut observed).priority_class = Some(PLACEHOLDER_CLASS.to_owned());
+    observed.since.insert(sight.clone(), soon);
     let decision = reconcile(&observed);
-    assert_eq!(leaving(&decision), [("waits", true)]);
-    let raised = Step::Raise(name(&observed));
+    assert_eq!(leaving(&decision), stays);
     assert_eq!(decision.steps.last(), Some(&raised));
+    assert_eq!(decision.again, Again::After(RAISED - soon));
     // The controller that creates the next pod has not observed the change.
     own(&mut observed).priority_class = Some(EVACUATED_CLASS.to_owned());
     own(&mut observed).observed = false;
-    assert_eq!(leaving(&reconcile(&observed)), [("waits", true)]);
+    assert_eq!(leaving(&reconcile(&observed)), stays);
     own(&mut observed).observed = true;
-    let placeholder = pod_name(&observed);
-    let leave = [("waits", true), (placeholder.as_str(), false)];
-    assert_eq!(leaving(&reconcile(&observed)), leave);
-    // A placeholder with a class of its run keeps this class.
-    own(&mut observed).priority_class = Some("high".to_owned());
+    assert_eq!(leaving(&reconcile(&observed)), leaves);
+
+    // The placeholder leaves even if the change is refused, or is never observed.
+    observed.since.insert(sight, RAISED);
     own(&mut observed).observed = false;
-    assert_eq!(leaving(&reconcile(&observed)), leave);
+    assert_eq!(leaving(&reconcile(&observed)), leaves);
+    own(&mut observed).priority_class = Some(PLACEHOLDER_CLASS.to_owned());
+    let decision = reconcile(&observed);
+    assert_eq!(leaving(&decision), leaves);
+    assert!(decision.steps.contains(&raised), "{:?}", decision.steps);
+    observed.since.clear();
+    // A placeholder with another class keeps this class.
+    own(&mut observed).priority_class = Some("high".to_owned());
+    let decision = reconcile(&observed);
+    assert_eq!(leaving(&decision), leaves);
+    assert!(!decision.steps.contains(&raised), "{:?}", decision.steps);
 }
 
 /// Anybody can write a label, so a label does not prove that a pod belongs to the run.
