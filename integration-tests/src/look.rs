@@ -423,6 +423,17 @@ pub fn assert_succeeded(run: &PipelineRun) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Checks the priority of a placeholder's pod.
+///
+/// # Errors
+///
+/// The pod has another priority.
+pub fn has_priority(placeholder: &Pod, expect: i32) -> anyhow::Result<()> {
+    let priority = placeholder.spec.as_ref().and_then(|spec| spec.priority);
+    ensure!(priority == Some(expect), "priority {priority:?}");
+    Ok(())
+}
+
 /// The run's condition `Succeeded`.
 pub fn condition(run: &PipelineRun) -> Option<&Value> {
     let conditions = run.status.get("conditions")?.as_array()?;

@@ -13,7 +13,7 @@ use coscheduler_kubernetes::pods::is_unschedulable;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::installation::{kubectl, overlay};
-use integration_tests::look::{is_placeholder, node};
+use integration_tests::look::{has_priority, is_placeholder, node};
 use integration_tests::nodes::NodeEvent;
 use integration_tests::runs::{Run, run};
 use integration_tests::struck::Waiting;
@@ -139,12 +139,6 @@ async fn all_move(runs: &[Waiting<'_>]) -> Outcome {
         ensure!(took < MOVED, "bound elsewhere after {took:?}");
         has_priority(&moved, 2)?;
     }
-    Ok(())
-}
-
-fn has_priority(placeholder: &Pod, expect: i32) -> Outcome {
-    let priority = placeholder.spec.as_ref().and_then(|spec| spec.priority);
-    ensure!(priority == Some(expect), "priority {priority:?}");
     Ok(())
 }
 

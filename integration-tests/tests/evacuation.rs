@@ -12,7 +12,7 @@ use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use integration_tests::look::{LIMIT, condition, is_placeholder, node};
+use integration_tests::look::{LIMIT, condition, has_priority, is_placeholder, node};
 use integration_tests::nodes::NodeEvent;
 use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
@@ -667,8 +667,7 @@ fn n1_a_placeholder_is_bound_elsewhere_within_seconds_of_the_node_event() -> Out
     })
 }
 
-/// While the class of evacuated placeholders does not exist, the placeholder keeps its class. The manager reads no class but this
-/// one, so an installation without component `placeholder-priority` costs nothing more.
+/// While the class of evacuated placeholders does not exist, an evacuated placeholder keeps its class.
 #[test]
 fn n1_n8_an_evacuated_placeholder_gets_the_higher_class_only_if_this_class_exists() -> Outcome {
     let class = |name: &str, value: i32| {
@@ -698,8 +697,7 @@ fn n1_n8_an_evacuated_placeholder_gets_the_higher_class_only_if_this_class_exist
             let moved = scene.moved_from(&old).await?;
             let took = began.elapsed();
             ensure!(took < MOVED, "moved after {took:?}");
-            let priority = moved.spec.as_ref().and_then(|spec| spec.priority);
-            ensure!(priority == Some(expect), "priority {priority:?}");
+            has_priority(&moved, expect)?;
             scene.end("run", "one").await?;
             scene.succeeds("run").await?;
             scene.nothing_left_but(&[]).await?;

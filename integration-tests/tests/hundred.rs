@@ -45,8 +45,9 @@ fn in_mode(mode: &str, nodes: usize, test: impl AsyncFnOnce(&Scene<'_>) -> Outco
     };
     let change = |services: &mut ServicesConfig| {
         services.mode = Some(mode.to_owned());
-        // A burst of 300 runs on two busy processors can keep the API server from answering for more than ten seconds. A leader
-        // then ends, and here nobody starts it again, as a kubelet would.
+        // A burst of 300 runs on two busy processors can keep the API server from answering for more than ten seconds. The
+        // process of a leader then ends. In a cluster, a kubelet would start it again. Here nobody does, so the Lease times are
+        // longer.
         let timing = [("LEASE_DURATION", "90s"), ("RENEW_DEADLINE", "60s")];
         let timing = timing.map(|(key, time)| (format!("LEADER_ELECT_{key}"), time.to_owned()));
         services.environment.extend(timing);

@@ -1,8 +1,8 @@
 //! Services that crash or are down for a while. Runs are only delayed (N5).
 //!
-//! Each outage affects three runs: one whose placeholder is being created, one in its first task, and one whose last task ends
+//! Function `outage` affects three runs: one whose placeholder is being created, one in its first task, and one whose last task ends
 //! meanwhile. The crashes happen one after the other on a shared stack, because a service that is down is down for all tests
-//! there. The long outages have a stack of their own.
+//! there. The long outages have a stack of their own. Another test checks what happens to new runs while the webhook is down.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeSet;

@@ -4,7 +4,7 @@
 //! Points are states of the run, and not times, so that a seed means the same on a slow machine. But the other runs that are
 //! active at a point may differ from test to test.
 //!
-//! A run that no disturbance ended succeeds (N5, M8). In the end, only the claims that the modes keep are left (P6, V4).
+//! Each run succeeds, unless its disturbance was to end it (N5, M8). In the end, only the claims that the modes keep are left (P6, V4).
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -37,9 +37,9 @@ where
     ready.is_some_and(|ready| ready.is_ok())
 }
 
-/// Returns `Ok` with the error of a watch if another try is of no use. Then the API server does not accept the user, the user
-/// is not allowed to read these objects, or the cluster does not have their kind. Returns all other errors as `Err`, because
-/// they may pass.
+/// Returns `Ok` with the error of a watch if another try is of no use. There are three such cases: the API server does not accept
+/// the user, the user is not allowed to read these objects, or the cluster does not have their kind. Returns all other errors as
+/// `Err`, because they may pass.
 pub(crate) fn lasting(error: watcher::Error) -> Result<kube::Error, watcher::Error> {
     match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))

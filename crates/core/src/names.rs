@@ -132,8 +132,9 @@ impl AssistantName {
 impl ClaimTemplateName {
     /// The name of the claim template for a workspace of the run with this group.
     ///
-    /// A hash of `<group>/<workspace>` makes the name unique. The readable part is the author's `template_name`. It is cut if
-    /// it is too long, and each character that a DNS label must not have is replaced by `-`.
+    /// A hash of `<group>/<workspace>` makes the name unique. The readable part is the author's `template_name`, as a DNS
+    /// label: capital letters become small letters, every other character that a DNS label must not have becomes `-`, and `-` at
+    /// either end is removed. It is cut if it is too long.
     pub fn derive(group: &Group, workspace: &str, template_name: Option<&str>) -> Self {
         let hash = hash(&format!("{group}/{workspace}"));
         let readable = dns_label(template_name.unwrap_or_default(), READABLE_LENGTH);

@@ -331,8 +331,9 @@ pub enum Sight {
     Waits(String),
     /// The waiting pod with this name needs a step, for example a move of its placeholder.
     Wanted(String),
-    /// The placeholder pod with this uid must leave its node, but its successor does not have the right PriorityClass yet.
-    Raising(String),
+    /// The placeholder pod with this uid must leave its node. The placeholder has another PriorityClass for its next pod, but the
+    /// controller that creates this pod has not observed the change.
+    Raised(String),
     /// The kubelet has not acted on a resize of the pod with this uid.
     Resizing(String),
     /// The scheduler finds no node for the pod with this uid and these requests.

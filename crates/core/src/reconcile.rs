@@ -104,9 +104,6 @@ pub enum Step {
     },
     /// Make the next pod of the placeholder with this name start with the scheduling gate.
     Gate(String),
-    /// Give the next pod of the placeholder with this name PriorityClass
-    /// [`EVACUATED_CLASS`](crate::pod_template::EVACUATED_CLASS), if this class exists.
-    Raise(String),
     /// Reduce the requests of a placeholder's pod.
     Shrink {
         /// The pod.
@@ -127,6 +124,9 @@ pub enum Step {
         /// The pod's node, if the cache does not have this node. The cache may be stale, so the manager first asks the API server
         /// for the node. If the node exists, the pod stays.
         unless_exists: Option<String>,
+        /// A placeholder that first gets PriorityClass [`EVACUATED_CLASS`](crate::pod_template::EVACUATED_CLASS), if this class
+        /// exists. After this change, the pod stays until the next reconcile. If the change fails, the pod is deleted at once.
+        raise: Option<String>,
         /// The record to write before the deletion, if the pod belongs to a placeholder whose record changes.
         update: Option<Update>,
         /// The Event to publish afterwards.
@@ -183,7 +183,6 @@ impl Step {
             | Self::Shrink { .. }
             | Self::Evict { .. }
             | Self::Gate(_)
-            | Self::Raise(_)
             | Self::Ask { .. }
             | Self::LetGo { .. } => Purpose::Move,
         }
@@ -273,6 +272,7 @@ fn evict(pod: &Pod, update: Option<Update>, reason: Reason) -> Step {
         pod: pod.object.clone(),
         at_once: false,
         unless_exists: None,
+        raise: None,
         update,
         reason,
     }

@@ -171,6 +171,7 @@ impl Reconciler {
                 pod,
                 at_once,
                 unless_exists,
+                raise,
                 update,
                 reason,
             } => {
@@ -179,6 +180,13 @@ impl Reconciler {
                     && self.requests.node_exists(node).await?
                 {
                     acted.look_later = true;
+                    return Ok(());
+                }
+                let raise = raise.as_ref().and_then(|it| observed.placeholders.get(it));
+                if let Some(own) = raise
+                    && let Some(raised) = self.requests.raise(own).await
+                {
+                    self.cache.refresh_placeholder(raised);
                     return Ok(());
                 }
                 if let Some((update, own)) = update.as_ref().and_then(|it| Some((it, known(it)?))) {
@@ -194,12 +202,6 @@ impl Reconciler {
                 if let Some(own) = observed.placeholders.get(placeholder) {
                     let gated = self.requests.gate(own).await?;
                     self.refresh(gated);
-                }
-            }
-            Step::Raise(placeholder) => {
-                if let Some(own) = observed.placeholders.get(placeholder) {
-                    let raised = self.requests.raise(own).await?;
-                    self.refresh(raised);
                 }
             }
             Step::LetGo {

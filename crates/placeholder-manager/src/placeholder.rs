@@ -10,6 +10,7 @@ use coscheduler_core::pinned::is_adopted;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::PlaceholderSpec;
 use coscheduler_core::pod_template::EVACUATED_CLASS;
+use coscheduler_core::reconcile::evacuate::RAISED;
 use coscheduler_core::volumes::Volumes;
 pub(crate) use coscheduler_kubernetes::placeholder::view;
 use coscheduler_kubernetes::placeholder::{self, Owner, patch};
@@ -19,6 +20,7 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::Value;
+use tracing::warn;
 
 use crate::error::Error;
 use crate::requests::{Requests, failed, is_gone, once, retried, this_one, unless_gone};
@@ -113,16 +115,31 @@ impl Requests {
         self.patch(own, Patch::Strategic(patch::gate(own))).await
     }
 
-    /// Gives the next pod of a placeholder the PriorityClass of evacuated placeholders. Returns `None` if there is no such class,
-    /// because the API server would then refuse the pod, or if the placeholder is gone or replaced.
-    pub(crate) async fn raise(&self, own: &Placeholder) -> Result<Option<Placeholder>, Error> {
+    /// Gives the next pod of a placeholder the PriorityClass of evacuated placeholders. Returns `None` if this does not succeed
+    /// within [`RAISED`], if the placeholder is gone or replaced, or if there is no such class. (The API server would refuse a
+    /// pod whose class does not exist.)
+    pub(crate) async fn raise(&self, own: &Placeholder) -> Option<Placeholder> {
         let classes: Api<PriorityClass> = Api::all(self.client.clone());
-        let found = once(classes.get_metadata_opt(EVACUATED_CLASS)).await;
-        let act = || format!("read PriorityClass {EVACUATED_CLASS}");
-        match found.map_err(|error| failed(act(), error))? {
-            Some(_) => self.patch(own, Patch::Merge(patch::raise(own))).await,
-            None => Ok(None),
-        }
+        let raised = tokio::time::timeout(RAISED, async {
+            let found = once(classes.get_metadata_opt(EVACUATED_CLASS)).await;
+            let act = || format!("read PriorityClass {EVACUATED_CLASS}");
+            match found.map_err(|error| failed(act(), error))? {
+                Some(_) => self.patch(own, Patch::Merge(patch::raise(own))).await,
+                None => Ok(None),
+            }
+        });
+        let error = match raised.await {
+            Ok(Ok(raised)) => return raised,
+            Ok(Err(error)) => error.with_causes(),
+            Err(late) => late.to_string(),
+        };
+        warn!(
+            namespace = own.namespace,
+            placeholder = own.object.name,
+            error,
+            "failed to change the PriorityClass of a placeholder before its evacuation"
+        );
+        None
     }
 
     async fn patch(

@@ -143,6 +143,10 @@ pub(super) fn priority_classes(needed: &[&str], found: &[Option<PriorityClass>])
             "PriorityClass {} of placeholders exists.",
             needed.join(" and PriorityClass ")
         )),
+        Some((&EVACUATED_CLASS, _)) => warning(format!(
+            "PriorityClass {EVACUATED_CLASS} does not exist, so an evacuated placeholder waits behind other placeholders. Apply \
+             component placeholder-priority again."
+        )),
         Some((missing, _)) => failed(format!(
             "PriorityClass {missing} does not exist, so the API server refuses placeholders whose run names no class. Create the \
              class, or remove priorityClassName from key {} of ConfigMap coscheduler-config.",

@@ -104,7 +104,6 @@ fn asks(run: &PipelineRun, plan: &Plan, own: &Value) -> Vec<String> {
             | Step::Unprotect(_)
             | Step::Retry(_)
             | Step::Gate(_)
-            | Step::Raise(_)
             | Step::Shrink { .. }
             | Step::Evict { .. }
             | Step::Ask { .. }

@@ -20,9 +20,9 @@ use crate::reasons;
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The first pod of a placeholder is normally created within this time after the placeholder's object.
 const FIRST_POD: Duration = Duration::from_secs(2);
-/// How long a placeholder's pod may stay on a bad node until its successor has the right PriorityClass. Normally this takes a tenth
-/// of a second.
-pub(super) const RAISED: Duration = Duration::from_secs(1);
+/// The time limit for the change of a placeholder's PriorityClass, and then for its controller to observe the change. Normally both
+/// together take a tenth of a second.
+pub const RAISED: Duration = Duration::from_secs(1);
 /// The longest pause between two moves.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
@@ -118,23 +118,30 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
         return;
     };
     let reason = reasons::pod_evacuated(&pod.object.name, node, &cause);
-    // An earlier reconcile or Kubernetes itself has deleted the pod already, so only the Event is left to publish.
-    if pod.object.deleting && !at_once {
-        decision.events.push(reason);
-        return;
-    }
     let placeholder = match role {
         Role::Placeholder => observed.placeholders.values().find(|own| pod.is_of(own)),
         Role::NeverStarted | Role::Started => None,
     };
-    if placeholder.is_some_and(|own| !may_leave(observed, own, pod, decision)) {
-        return;
+    let raise = placeholder.and_then(|own| raise(own));
+    // An earlier reconcile or Kubernetes itself has deleted the pod already, so only the Event is left to publish.
+    if pod.object.deleting && !at_once {
+        decision.events.push(reason.clone());
+        if raise.is_none() {
+            return;
+        }
     }
     let moved = placeholder.and_then(|own| Some((own, moved(own, pod)?)));
     if let Some((_, done)) = &moved {
         let rest = done.rests(observed.now, pause(done.times, FIRST_PAUSE, LONGEST_PAUSE));
         if !rest.is_zero() {
             return decision.look_in(rest);
+        }
+    }
+    let raised = placeholder.filter(|own| own.priority_class.as_deref() == Some(EVACUATED_CLASS));
+    if raised.is_some_and(|own| !own.observed) {
+        let sight = Sight::Raised(pod.object.uid.clone());
+        if !decision.lasts(observed, sight, RAISED) {
+            return;
         }
     }
     let update = moved.map(|(own, done)| Update {
@@ -148,25 +155,23 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
         pod: pod.object.clone(),
         at_once,
         unless_exists: known.is_none().then(|| node.clone()),
+        raise,
         update,
         reason,
     });
 }
 
-/// True if the next pod of the placeholder will have the right PriorityClass, or does not get it in time. Gives it the right class:
-/// its run is in progress, so the scheduler should take it before the placeholders of new runs (N8).
-fn may_leave(observed: &Observed, own: &Placeholder, pod: &Pod, decision: &mut Decision) -> bool {
-    match own.priority_class.as_deref() {
-        Some(PLACEHOLDER_CLASS) => decision.steps.push(Step::Raise(own.object.name.clone())),
-        Some(EVACUATED_CLASS) if !own.observed => {}
-        _ => return true,
-    }
-    decision.lasts(observed, Sight::Raising(pod.object.uid.clone()), RAISED)
+/// The name of the placeholder, if its next pod should have a higher PriorityClass: its run is in progress, so the scheduler should
+/// take it before the placeholders of new runs (N8).
+fn raise(own: &Placeholder) -> Option<String> {
+    let has_first = own.priority_class.as_deref() == Some(PLACEHOLDER_CLASS);
+    (has_first && !own.object.deleting).then(|| own.object.name.clone())
 }
 
 /// The number of times that this module has deleted a placeholder's pod, and the time of the last deletion. `None` if there was
-/// no deletion. The first deletion is not recorded on the placeholder, so that a drain of a node with hundreds of placeholders
-/// needs no patch for each placeholder. Instead, a pod that is much younger than its placeholder's object counts as one deletion.
+/// no deletion. The first deletion is not recorded on the placeholder. So without component `placeholder-priority`, a drain of a
+/// node with hundreds of placeholders needs no patch for each placeholder. Instead, a pod that is much younger than its
+/// placeholder's object counts as one deletion.
 pub(super) fn moved(own: &Placeholder, pod: &Pod) -> Option<Done> {
     let made_anew = || {
         let (own, pod) = (own.created?, pod.created?);
