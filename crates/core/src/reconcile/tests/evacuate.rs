@@ -46,6 +46,7 @@ fn n1_exactly_the_version_that_was_looked_at_leaves_a_cordoned_node_and_task_pod
             pod: second,
             at_once: false,
             unless_exists: None,
+            raise: None,
             update: None,
             reason,
         },
