@@ -1,5 +1,5 @@
 //! Pods of no run, which compete for the room on the nodes (foreign pods). They are created at a steady rate, and deleted a while
-//! after they were bound. Each fits into the room of one or two parallel tasks of a run.
+//! after they were bound. Each takes the room of one parallel task of an even run, or of two parallel tasks of an odd run.
 
 use std::collections::{HashSet, VecDeque};
 use std::convert::Infallible;
