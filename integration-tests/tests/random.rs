@@ -1,10 +1,11 @@
-//! Two hundred runs of all kinds. Each is disturbed at a point of its life: the run is deleted or cancelled, it loses a pod, its
-//! placeholder or its StatefulSet, a service is killed, the mode changes, or nothing happens. A seed decides the runs, the
-//! disturbances and the points. The test prints the seed. With the seed in `COSCHEDULER_SEED`, the test repeats the same cases.
+//! Two hundred runs of all kinds. Most are disturbed at a point of their life: the run is deleted or cancelled; the pod of a
+//! task, the placeholder's pod or its StatefulSet is deleted; a service is killed; or the mode changes. A seed decides the runs,
+//! the disturbances and the points. The test prints the seed. With the seed in `COSCHEDULER_SEED`, the test repeats the same cases.
 //! Points are states of the run, and not times, so that a seed means the same on a slow machine. But the other runs that are
 //! active at a point may differ from test to test.
 //!
-//! Each run succeeds, unless its disturbance was to end it (N5, M8). In the end, only the claims that the modes keep are left (P6, V4).
+//! Each run succeeds, unless its disturbance may end it, or its mode refuses one of its tasks (N5, M8). In the end, the claims
+//! that existed before are left, and the claims that Tekton keeps too (P6, V4).
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

@@ -1,5 +1,6 @@
 //! The number of requests that our services send to the API server for a run, from the audit log. `cargo xtask bench
-//! compare` counts the requests of all programs, also with Tekton's own affinity assistant.
+//! compare` counts the requests of all programs. For comparison, it also measures Tekton with its own affinity assistant, without
+//! our services.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use coscheduler_kubernetes::pipeline_run::PipelineRun;

@@ -33,8 +33,9 @@ const LATEST: Duration = Duration::from_secs(600);
 /// The objects that the keeper follows and patches.
 pub(super) struct Objects {
     pub(super) secret: Object<Secret>,
-    /// All webhooks get the same `caBundle`. No step waits for the ValidatingWebhookConfiguration, because the API server admits
-    /// the ConfigMap unchecked while it cannot call the webhook (`failurePolicy: Ignore`).
+    /// All webhooks get the same `caBundle`. The replacement of a certificate waits only until the MutatingWebhookConfiguration
+    /// trusts the new certificate. It does not wait for the ValidatingWebhookConfiguration: while the API server cannot call that
+    /// webhook, it admits ConfigMap `coscheduler-config` unchecked (`failurePolicy: Ignore`).
     pub(super) configurations: Configurations,
 }
 

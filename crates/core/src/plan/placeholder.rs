@@ -32,8 +32,9 @@ pub struct PlaceholderSpec {
     /// Claims that the manager creates itself, under the names that the placeholder's controller would use. The placeholder does
     /// not mount them, because only one pod at a time may use them (V8).
     pub single_pod_claims: Vec<ClaimTemplateSpec>,
-    /// The other claims to mount: existing claims (V1), and claims that Tekton creates (V3). Each claim is listed once (V6), in
-    /// the order of the run's workspaces. The placeholder does not mount an existing claim that is `ReadWriteOncePod` (V8).
+    /// The claims that exist (V1), and the claims that Tekton creates (V3). Each claim is listed once (V6), in the order of the
+    /// run's workspaces. The placeholder mounts these claims, except existing `ReadWriteOncePod` claims (V8). A plan cannot
+    /// recognize those, so this list contains them too.
     pub claim_names: Vec<String>,
     /// Claims that Tekton creates and that the placeholder does not mount (V8).
     pub unmounted_claim_names: Vec<String>,

@@ -29,9 +29,9 @@ texts! {
 
     claims_apart(conflict: &Conflict, placeholder: &AssistantName, left_out: &str): VolumeNodeAffinityConflict =
         "No node can reach the volumes of all these claims: {conflict}. So placeholder {placeholder} does not mount \
-         {left_out}. Pods that use only these unmounted claims run without the placeholder, and may run on different nodes. A \
-         later pod waits if it uses both an unmounted claim and a mounted claim. To run all pods on one node, create the run \
-         again with claims that one node can reach.";
+         {left_out}. Pods that use only these unmounted claims run without the placeholder, and may run on different nodes. If a \
+         pod uses both an unmounted claim and a mounted claim, it waits, because no node can run it. To run all pods on one \
+         node, create the run again with claims that one node can reach.";
 
     /// A placeholder does not mount a `ReadWriteOncePod` claim (V8). `workspace` is the workspace of the claim, or `None` if it
     /// is not known.
