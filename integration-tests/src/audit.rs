@@ -132,12 +132,17 @@ pub fn requests(bed: &TestBed, Mark(from): Mark) -> anyhow::Result<Vec<Request>>
         file.metadata()?.len() >= from,
         "the audit log has been rotated since"
     );
-    file.seek(SeekFrom::Start(from))?;
-    let mut text = String::new();
-    file.read_to_string(&mut text)
+    file.seek(SeekFrom::Start(from.saturating_sub(1)))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)
         .context("failed to read the audit log")?;
-    // The last line may be half written.
-    let complete = text.rfind('\n').map_or("", |end| &text[..end]);
+    let text = String::from_utf8_lossy(&bytes);
+    // The last line may be half written, and so may be the line at the mark, which belongs to a request before the mark.
+    let begun = match from {
+        0 => &*text,
+        _ => text.find('\n').map_or("", |end| &text[end + 1..]),
+    };
+    let complete = begun.rfind('\n').map_or("", |end| &begun[..end]);
     complete
         .lines()
         .map(|line| serde_json::from_str(line).with_context(|| format!("not a request: {line}")))

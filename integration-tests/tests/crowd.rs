@@ -9,6 +9,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
+use coscheduler_core::pod_template::{EVACUATED_CLASS, PLACEHOLDER_CLASS};
 use coscheduler_kubernetes::pods::is_unschedulable;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -69,17 +70,24 @@ impl Crowd {
     }
 }
 
-/// Applies the ConfigMap and the PriorityClasses of an installation with component `placeholder-priority`.
+/// Applies the ConfigMap of an installation with component `placeholder-priority`, and the component's PriorityClasses and rights.
 async fn put_placeholders_first(bed: &TestBed) -> Outcome {
     let overlay = overlay(bed, &["base"], "placeholder-priority")?;
     let rendered = kubectl(bed, &["kustomize", &overlay]).await?;
     let mut objects: Vec<Value> = serde_saphyr::from_multiple(&rendered)?;
-    objects.retain(|it| it["kind"] == "ConfigMap" || it["kind"] == "PriorityClass");
-    ensure!(objects.len() == 3, "{objects:?}");
+    objects.retain(|it| {
+        it["kind"] == "ConfigMap" || it["metadata"]["name"].as_str().is_some_and(is_of_component)
+    });
+    ensure!(objects.len() == 5, "{objects:?}");
     let file = format!("{overlay}/objects.json");
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     std::fs::write(&file, list.to_string())?;
     kubectl(bed, &["apply", "-f", &file]).await.map(drop)
+}
+
+/// True if the component contains an object with this name.
+fn is_of_component(name: &str) -> bool {
+    [PLACEHOLDER_CLASS, EVACUATED_CLASS].contains(&name)
 }
 
 /// Creates runs at once, and checks the time until the first pod of each run is bound. Each pod waits for the affinity to its

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use coscheduler_core::observed::PodPhase;
-use coscheduler_core::pod_template::{EVACUATED_CLASS, PLACEHOLDER_CLASS};
+use coscheduler_core::pod_template::PLACEHOLDER_CLASS;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
 use futures::future::try_join_all;
@@ -667,21 +667,16 @@ fn n1_a_placeholder_is_bound_elsewhere_within_seconds_of_the_node_event() -> Out
     })
 }
 
-/// While the class of evacuated placeholders does not exist, an evacuated placeholder keeps its class.
+/// Without the class of evacuated placeholders, and without the right to read it, an evacuated placeholder keeps its class.
 #[test]
-fn n1_n8_an_evacuated_placeholder_gets_the_higher_class_only_if_this_class_exists() -> Outcome {
-    let class = |name: &str, value: i32| {
-        format!(
-            "apiVersion: scheduling.k8s.io/v1\nkind: PriorityClass\nmetadata: {{name: {name}}}\nvalue: {value}\n"
-        )
-    };
+fn n1_n8_an_evacuated_placeholder_gets_the_higher_class_with_component_placeholder_priority()
+-> Outcome {
+    let component =
+        include_str!("../../deploy/components/placeholder-priority/priority-classes.yaml");
+    let first_class = component.split("---").next().unwrap();
     shared(async |scene| {
-        let bed = &scene.stack.bed;
-        bed.apply(&class(PLACEHOLDER_CLASS, 1)).await?;
-        for expect in [1, 2] {
-            if expect == 2 {
-                bed.apply(&class(EVACUATED_CLASS, 2)).await?;
-            }
+        for (objects, expect) in [(first_class, 1), (component, 2)] {
+            scene.stack.bed.apply(objects).await?;
             let scene = scene.stack.scene().await?;
             scene.pool(2).await?;
             let run = run("run")
