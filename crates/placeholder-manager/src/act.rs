@@ -187,6 +187,7 @@ impl Reconciler {
                     && let Some(raised) = self.requests.raise(own).await
                 {
                     self.cache.refresh_placeholder(raised);
+                    acted.look_again = true;
                     return Ok(());
                 }
                 if let Some((update, own)) = update.as_ref().and_then(|it| Some((it, known(it)?))) {
