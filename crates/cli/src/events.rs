@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use coscheduler_core::annotations::GROUP;
-use coscheduler_core::names::{AssistantName, Group};
+use coscheduler_core::names::{AssistantName, Group, pod_name};
 use coscheduler_kubernetes::pods;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, ObjectReference};
@@ -86,8 +86,7 @@ impl About {
         let group = group.and_then(|group| group.parse::<Group>().ok());
         let of_run = group.map(|group| AssistantName::of(&group).to_string());
         let placeholders = pods.clone().flat_map(pods::follows).chain(of_run);
-        let names =
-            placeholders.flat_map(|name| [("Pod", format!("{name}-0")), ("StatefulSet", name)]);
+        let names = placeholders.flat_map(|name| [("Pod", pod_name(&name)), ("StatefulSet", name)]);
         let claims = pods
             .flat_map(pods::claims)
             .map(|name| ("PersistentVolumeClaim", name));

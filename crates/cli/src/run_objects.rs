@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use coscheduler_core::annotations::PART_OF;
 use coscheduler_core::labels::PIPELINE_RUN_UID;
+use coscheduler_core::names::pod_name;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
 use coscheduler_kubernetes::tekton::TaskRun;
@@ -50,7 +51,7 @@ impl RunObjects {
             // A child run's pods follow the placeholder of its parent.
             let followed: BTreeSet<String> = pods.iter().flat_map(pods::follows).collect();
             for placeholder in followed {
-                let name = format!("{placeholder}-0");
+                let name = pod_name(&placeholder);
                 if !pods.iter().any(|pod| pod.name_any() == name) {
                     let pod = of_kind.get_opt(&name).await;
                     pods.extend(unless_forbidden("placeholders", pod, warnings)?.flatten());

@@ -7,7 +7,9 @@ use std::collections::BTreeMap;
 
 use crate::admit::{Admission, InForce, MANAGED_BY_TEKTON, Question, leave_alone, warnings};
 use crate::annotations::{ADOPTED, MODE, MODE_SOURCE};
-use crate::config::{ADOPT_RUNS_IN, Configuration, EVERY_NAMESPACE, PlaceholderDefaults, Reserves};
+use crate::config::{
+    ADOPT_RUNS_IN, Backend, Configuration, EVERY_NAMESPACE, PlaceholderDefaults, Reserves,
+};
 use crate::labels::PIPELINE_RUN_UID;
 use crate::mode::{IsolationScope, Mode};
 use crate::names::Group;
@@ -144,6 +146,8 @@ pub(crate) fn annotations(
         group,
         placeholder: PlaceholderDefaults {
             reserves: Reserves::Nothing,
+            // Tekton's assistant creates the placeholder.
+            backend: Backend::Controlled,
             ..configuration.placeholder.clone()
         },
         templates,
@@ -188,6 +192,10 @@ mod tests {
         Configuration {
             adopt_runs_in: adopt_runs_in.iter().map(|it| (*it).to_owned()).collect(),
             tekton_coschedule: Some(flag.to_owned()),
+            placeholder: PlaceholderDefaults {
+                backend: Backend::Pod,
+                ..PlaceholderDefaults::default()
+            },
             ..Configuration::default()
         }
     }
@@ -256,6 +264,9 @@ mod tests {
         ];
         // Tekton ignores case.
         assert_eq!(planned(&stored("Workspaces")), in_workspaces.into());
+        for spec in plan(&stored("workspaces")).unwrap().action.placeholders() {
+            assert_eq!(spec.backend, Backend::Controlled);
+        }
         let made = format!("{SOURCE}-{OF_RUN}-0");
         for flag in ["pipelineruns", "isolate-pipelinerun"] {
             let whole = [(OF_RUN.to_owned(), claims(&[&made, "cache"]))];

@@ -1,6 +1,7 @@
 //! Reads the flags of ConfigMap `coscheduler-config` into one valid [`Configuration`]. All violations are reported at once. An
 //! invalid value is never replaced by a default (M7).
 
+mod backend;
 mod flags;
 mod image;
 mod lists;
@@ -22,6 +23,7 @@ use crate::words::words;
 
 use lists::{read_namespaces, read_overrides};
 
+pub use backend::Backend;
 pub use flags::{MigrationPhase, UnknownTruth, behaviour, parse_bool};
 
 /// Key of the mode (TEP-0135, "Configuration"). Default: `workspaces`.
@@ -48,6 +50,8 @@ pub const POD_TEMPLATE: &str = "default-affinity-assistant-pod-template";
 pub const PLACEMENT: &str = "placement";
 /// Key of the resources that placeholders reserve (B3): `nothing`, `placement` or `peak`. Default: `placement`.
 pub const PLACEHOLDER_RESERVES: &str = "placeholder-reserves";
+/// Key of the Kubernetes objects that make up a placeholder (P1), a value of [`Backend`].
+pub const PLACEHOLDER_BACKEND: &str = "placeholder-backend";
 /// Key of the placeholder's CPU request (P5).
 pub const PLACEHOLDER_CPU: &str = "placeholder-cpu";
 /// Key of the placeholder's memory request (P5).
@@ -60,7 +64,7 @@ pub const ADOPT_RUNS_IN: &str = "adopt-runs-in";
 /// The value of [`ADOPT_RUNS_IN`] for all namespaces.
 pub const EVERY_NAMESPACE: &str = "*";
 /// All keys. Any other key causes a warning.
-pub const KEYS: [&str; 14] = [
+pub const KEYS: [&str; 15] = [
     COSCHEDULE,
     DISABLE_AFFINITY_ASSISTANT,
     MIGRATION_PHASE,
@@ -71,6 +75,7 @@ pub const KEYS: [&str; 14] = [
     POD_TEMPLATE,
     PLACEMENT,
     PLACEHOLDER_RESERVES,
+    PLACEHOLDER_BACKEND,
     PLACEHOLDER_CPU,
     PLACEHOLDER_MEMORY,
     PLACEHOLDER_IMAGE,
@@ -153,6 +158,9 @@ pub struct PlaceholderDefaults {
     /// The resources that placeholders request in addition to `cpu` and `memory` (B3).
     #[serde(default)]
     pub reserves: Reserves,
+    /// The Kubernetes objects that make up a placeholder (P1).
+    #[serde(default)]
+    pub backend: Backend,
 }
 
 impl Default for PlaceholderDefaults {
@@ -164,6 +172,7 @@ impl Default for PlaceholderDefaults {
             pod_template: Map::new(),
             placement: Placement::default(),
             reserves: Reserves::default(),
+            backend: Backend::default(),
         }
     }
 }
@@ -334,6 +343,7 @@ fn read_placeholder(
         pod_template,
         placement: read(data, PLACEMENT, violations).unwrap_or_default(),
         reserves: read(data, PLACEHOLDER_RESERVES, violations).unwrap_or_default(),
+        backend: read(data, PLACEHOLDER_BACKEND, violations).unwrap_or_default(),
     };
     violations.extend(placeholder.violations(str::to_owned));
     placeholder

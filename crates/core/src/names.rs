@@ -157,6 +157,11 @@ impl ClaimTemplateName {
     }
 }
 
+/// The name of a placeholder's pod. The controller of the placeholder gives its first pod this name.
+pub fn pod_name(placeholder: &str) -> String {
+    format!("{placeholder}-0")
+}
+
 /// The name of the claim that the placeholder's controller creates from a placeholder's template: `<template>-<placeholder>-0`.
 ///
 /// With binding mode `Immediate`, an external provisioner chooses the claim's zone from the claim's name: it hashes the part of

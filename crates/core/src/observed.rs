@@ -9,10 +9,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use crate::config::Backend;
 use crate::pipeline_run::{OwnerReference, PipelineRun};
-use crate::plan::{Plan, Reason};
+use crate::plan::{PlaceholderSpec, Plan, Reason};
 use crate::reconcile::apart::left_out;
 use crate::reconcile::evacuate::Node;
+use crate::reconcile::requests::amounts;
 use crate::violation::Violation;
 use crate::volumes::{NodeTerm, Nodes, SeenClaim};
 
@@ -96,6 +98,8 @@ pub struct Placeholder {
     pub object: ObjectRef,
     /// The placeholder's namespace.
     pub namespace: String,
+    /// The Kubernetes objects that make it up.
+    pub backend: Backend,
     /// The owner reference with `controller: true`. It names a PipelineRun, unless another program or a user created the object.
     pub controller: Option<OwnerReference>,
     /// The uid of the PipelineRun that owns it. Empty if no PipelineRun owns it.
@@ -110,6 +114,9 @@ pub struct Placeholder {
     pub priority_class: Option<String>,
     /// True if its next pod starts with the scheduling gate [`GATE`](crate::reconcile::reserve::GATE).
     pub gated: bool,
+    /// True if its Kubernetes controller does not create pods yet. The manager creates the controller's object so right before it
+    /// deletes the only pod of a placeholder of [`Backend::Pod`].
+    pub parked: bool,
     /// True if the Kubernetes controller that creates the placeholder's pods has observed the newest version of the object. The
     /// controller then creates the next pod from this version.
     pub observed: bool,
@@ -122,6 +129,18 @@ impl Placeholder {
     pub fn run_name(&self) -> &str {
         let controller = self.controller.as_ref();
         controller.map_or("", |controller| controller.name.as_str())
+    }
+
+    /// The placeholder with the requests and the PriorityClass of its specification. The pod of a placeholder of [`Backend::Pod`]
+    /// does not show these: the manager changes its requests.
+    pub fn as_planned(&self, spec: &PlaceholderSpec) -> Self {
+        let mut own = self.clone();
+        let list = [("cpu", &spec.cpu), ("memory", &spec.memory)];
+        let list = list.map(|(name, text)| Some((name.to_owned(), text.parse().ok()?)));
+        own.needs.requests = amounts(&list.into_iter().flatten().collect());
+        let class = spec.pod_template.get("priorityClassName");
+        own.priority_class = class.and_then(|it| it.as_str()).map(str::to_owned);
+        own
     }
 }
 
@@ -194,7 +213,7 @@ pub fn elapsed(then: Timestamp, now: Timestamp) -> Duration {
 
 impl Observed {
     /// The placeholders that the plan requires. Empty if there is no valid plan.
-    pub fn planned(&self) -> &[crate::plan::PlaceholderSpec] {
+    pub fn planned(&self) -> &[PlaceholderSpec] {
         match self.run.as_ref().map(|(_, planned)| planned.as_ref()) {
             Some(Ok(plan)) => plan.action.placeholders(),
             Some(Err(_)) | None => &[],
@@ -202,9 +221,7 @@ impl Observed {
     }
 
     /// The planned placeholders that have a pod, each with its pod. Objects that are being deleted do not count.
-    pub(crate) fn placed(
-        &self,
-    ) -> impl Iterator<Item = (&crate::plan::PlaceholderSpec, &Placeholder, &Pod)> {
+    pub(crate) fn placed(&self) -> impl Iterator<Item = (&PlaceholderSpec, &Placeholder, &Pod)> {
         self.planned().iter().filter_map(|spec| {
             let own = self.placeholders.get(spec.name.as_str())?;
             let pod = self.pod_of(own)?;
@@ -215,17 +232,13 @@ impl Observed {
     /// The claims of a placeholder, including the claims that its pod does not mount. If no node can reach the volumes of all
     /// claims together, the placeholder may leave out some of the claims. The result does not contain the claims that it leaves
     /// out.
-    pub(crate) fn claims_of(
-        &self,
-        spec: &crate::plan::PlaceholderSpec,
-        pod: &Pod,
-    ) -> BTreeSet<String> {
+    pub(crate) fn claims_of(&self, spec: &PlaceholderSpec, pod: &Pod) -> BTreeSet<String> {
         let all: BTreeSet<_> = pod.claims.iter().cloned().chain(spec.claims()).collect();
         &all - &left_out(self, spec)
     }
 
     /// Those claims of a placeholder whose volume only one node can reach.
-    pub(crate) fn tied(&self, spec: &crate::plan::PlaceholderSpec, pod: &Pod) -> Vec<String> {
+    pub(crate) fn tied(&self, spec: &PlaceholderSpec, pod: &Pod) -> Vec<String> {
         let claims = self.claims_of(spec, pod).into_iter();
         let tied = claims.filter(|claim| {
             let seen = self.volumes.get(claim);

@@ -18,6 +18,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::config::Backend;
 use crate::observed::{Done, KnownClaim, ObjectRef, Observed, Pod, Record, RunPresence, Sight};
 use crate::pipeline_run::OwnerReference;
 use crate::plan::{PlaceholderSpec, Reason};
@@ -104,6 +105,8 @@ pub enum Step {
     },
     /// Make the next pod of the placeholder with this name start with the scheduling gate.
     Gate(String),
+    /// Make the controller of the placeholder with this name create the placeholder's pod.
+    Start(String),
     /// Reduce the requests of a placeholder's pod.
     Shrink {
         /// The pod.
@@ -129,6 +132,9 @@ pub enum Step {
         raise: Option<String>,
         /// The record to write before the deletion, if the pod belongs to a placeholder whose record changes.
         update: Option<Update>,
+        /// The specification of the placeholder, if it consists only of this pod ([`Backend::Pod`]). It then first gets a
+        /// controller, which creates the next pod and keeps the record.
+        control: Option<Box<PlaceholderSpec>>,
         /// The Event to publish afterwards.
         reason: Reason,
     },
@@ -183,6 +189,7 @@ impl Step {
             | Self::Shrink { .. }
             | Self::Evict { .. }
             | Self::Gate(_)
+            | Self::Start(_)
             | Self::Ask { .. }
             | Self::LetGo { .. } => Purpose::Move,
         }
@@ -210,6 +217,7 @@ pub fn reconcile(observed: &Observed) -> Decision {
                 evacuate::evacuate(observed, &mut decision);
                 let cause = make_room::make_room(observed, &mut decision);
                 tell::tell(observed, cause, &mut decision);
+                give_controllers(observed, &mut decision.steps);
             }
         }
         RunPresence::Done | RunPresence::Gone => {
@@ -220,6 +228,24 @@ pub fn reconcile(observed: &Observed) -> Decision {
         }
     }
     decision
+}
+
+/// Completes the steps that delete the pod of a placeholder of [`Backend::Pod`]. Without a plan of the placeholder, the pod stays.
+fn give_controllers(observed: &Observed, steps: &mut Vec<Step>) {
+    steps.retain_mut(|step| {
+        let Step::Evict { pod, control, .. } = step else {
+            return true;
+        };
+        let own = observed.placeholders.values();
+        let mut own = own.filter(|own| own.backend == Backend::Pod);
+        let Some(own) = own.find(|own| own.object.uid == pod.uid) else {
+            return true;
+        };
+        let mut planned = observed.planned().iter();
+        let spec = planned.find(|spec| spec.name.as_str() == own.object.name);
+        *control = spec.map(|spec| Box::new(create::without_left_out(observed, spec)));
+        control.is_some()
+    });
 }
 
 impl Decision {
@@ -274,6 +300,7 @@ fn evict(pod: &Pod, update: Option<Update>, reason: Reason) -> Step {
         unless_exists: None,
         raise: None,
         update,
+        control: None,
         reason,
     }
 }

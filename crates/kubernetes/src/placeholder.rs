@@ -1,20 +1,23 @@
-//! A placeholder is a StatefulSet with one pod. This module builds and reads StatefulSets, and makes patches for them. Module
-//! `placeholder` of the placeholder-manager sends the requests.
+//! A placeholder is a StatefulSet with one pod, or only a pod (key `placeholder-backend`). This module builds these objects, reads
+//! StatefulSets, and makes patches. Module `placeholder` of the placeholder-manager sends the requests.
 //!
-//! If placeholders become another kind of object, and their pods and claims keep their names, only these two modules, module
-//! `complaints`, and module `refusals` of `core` change (`docs/decisions/placeholder-seam.md`).
+//! No other code depends on the kind of these objects, except module `complaints` and module `refusals` of `core`
+//! (`docs/decisions/placeholder-seam.md`).
 
 pub mod adopt;
 pub mod patch;
+mod pod;
 pub mod size;
 mod stateful_set;
 
 use coscheduler_core::annotations::RECORD;
+use coscheduler_core::config::Backend;
 use coscheduler_core::observed::Placeholder;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 
-pub use stateful_set::{Owner, build, selector, single_pod_claims};
+pub use pod::{Succession, pod, successor};
+pub use stateful_set::{Owner, build, made_claims, selector, single_pod_claims};
 
 use crate::objects;
 use crate::ownership::is_ours;
@@ -42,6 +45,8 @@ pub fn view(set: StatefulSet) -> Option<Placeholder> {
         ..Pod::default()
     };
     Some(Placeholder {
+        backend: Backend::Controlled,
+        parked: spec.replicas == Some(0),
         run_uid: objects::pipeline_run(&metadata).map_or_else(String::new, |run| run.uid),
         gated: crate::pods::is_gated(&pod),
         observed: observed >= metadata.generation,

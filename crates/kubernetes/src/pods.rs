@@ -6,6 +6,7 @@ use coscheduler_core::annotations::LIMITED_BY;
 use coscheduler_core::labels::{
     AFFINITY_ASSISTANT, COMPONENT, INSTANCE, MANAGED_BY, PIPELINE_RUN_UID, TEKTON_COSCHEDULER,
 };
+use coscheduler_core::names::pod_name;
 use coscheduler_core::observed::PodPhase;
 use coscheduler_core::observed::{self, PlaceholderLabels, Unscheduled};
 use coscheduler_core::reconcile::evacuate::Toleration;
@@ -72,15 +73,19 @@ fn placeholder(pod: &Pod) -> Option<PlaceholderLabels> {
     }
     let instance = label(pod, INSTANCE).unwrap_or_default();
     // Anybody can set labels. So the name must match too: Kubernetes names a placeholder's pod after the placeholder.
-    let named = pod.metadata.name.as_deref() == Some(&format!("{instance}-0"));
-    let made_by_us = label(pod, MANAGED_BY) == Some(TEKTON_COSCHEDULER);
+    let named = pod.metadata.name.as_deref() == Some(&pod_name(instance));
+    let made_by_us = named && label(pod, MANAGED_BY) == Some(TEKTON_COSCHEDULER);
+    let of_run = controller.as_ref().is_some_and(|it| {
+        it.kind == "PipelineRun" && Some(&*it.uid) == label(pod, PIPELINE_RUN_UID)
+    });
     Some(PlaceholderLabels {
         name: if named {
             instance.to_owned()
         } else {
             String::new()
         },
-        orphaned: named && made_by_us && controller.is_none(),
+        orphaned: made_by_us && controller.is_none(),
+        of_run: made_by_us && of_run,
         gated: is_gated(pod),
         asks: needs::asks(pod),
         resizing: needs::is_resizing(pod),

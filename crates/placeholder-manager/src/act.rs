@@ -2,9 +2,13 @@
 //! to patches and deletions go into the cache at once. So the next observation of the run includes these writes, even if the
 //! watch is late.
 
+mod evict;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use coscheduler_core::config::Backend;
+use coscheduler_core::names::pod_name;
 use coscheduler_core::observed::{ObjectRef, Observed, Placeholder};
 use coscheduler_core::pinned::Pinned;
 use coscheduler_core::pipeline_run::PipelineRun;
@@ -88,14 +92,7 @@ impl Reconciler {
                 }
             }
             Step::Delete(own) => {
-                let left = self.requests.delete_placeholder(namespace, own).await?;
-                info!(namespace, placeholder = own.name, "deleted placeholder");
-                self.findings.deleted(key, placeholder::KIND, &own.name);
-                let name = (namespace.clone(), own.name.clone());
-                match left {
-                    Some(left) => self.cache.refresh_placeholder(left),
-                    None => drop(self.cache.delete_placeholder(&name)),
-                }
+                self.delete(key, observed, own).await?;
                 acted.look_again = true;
             }
             Step::DeleteOrphan(pod) => {
@@ -155,6 +152,14 @@ impl Reconciler {
             }
             Step::Retry(update) => {
                 if let Some(own) = known(update) {
+                    let mut planned = observed.planned().iter();
+                    let had_pod = planned.any(|spec| {
+                        spec.backend == Backend::Pod && spec.name.as_str() == own.object.name
+                    });
+                    if had_pod && self.requests.has_old_pod(&own).await? {
+                        acted.look_later = true;
+                        return Ok(());
+                    }
                     let recorded = self.requests.record(&own, &update.record).await?;
                     self.refresh(recorded);
                     debug!(
@@ -167,42 +172,21 @@ impl Reconciler {
                     }
                 }
             }
-            Step::Evict {
-                pod,
-                at_once,
-                unless_exists,
-                raise,
-                update,
-                reason,
-            } => {
-                // The watch of nodes may be behind the watch of pods, so a node that is not in the cache may exist.
-                if let Some(node) = unless_exists
-                    && self.requests.node_exists(node).await?
-                {
-                    acted.look_later = true;
-                    return Ok(());
-                }
-                let raise = raise.as_ref().and_then(|it| observed.placeholders.get(it));
-                if let Some(own) = raise
-                    && let Some(raised) = self.requests.raise(own).await
-                {
-                    self.cache.refresh_placeholder(raised);
-                    acted.look_again = true;
-                    return Ok(());
-                }
-                if let Some((update, own)) = update.as_ref().and_then(|it| Some((it, known(it)?))) {
-                    let recorded = self.requests.record(&own, &update.record).await?;
-                    self.refresh(recorded);
-                }
-                // If the pod was changed meanwhile, the request deletes nothing, and the next reconcile of the run decides again.
-                if self.requests.evict(namespace, pod, *at_once).await? {
-                    acted.events.push(reason.clone());
-                }
-            }
+            Step::Evict { .. } => self.evict(key, observed, step, acted).await?,
             Step::Gate(placeholder) => {
                 if let Some(own) = observed.placeholders.get(placeholder) {
                     let gated = self.requests.gate(own).await?;
                     self.refresh(gated);
+                }
+            }
+            Step::Start(placeholder) => {
+                if let Some(own) = observed.placeholders.get(placeholder) {
+                    if self.requests.has_old_pod(own).await? {
+                        acted.look_later = true;
+                        return Ok(());
+                    }
+                    let started = self.requests.start(own).await?;
+                    self.refresh(started);
                 }
             }
             Step::LetGo {
@@ -357,12 +341,38 @@ impl Reconciler {
         Ok(Some(seen))
     }
 
+    async fn delete(
+        &self,
+        key: &RunKey,
+        observed: &Observed,
+        own: &ObjectRef,
+    ) -> Result<(), Error> {
+        let namespace = &key.namespace;
+        let known = observed.placeholders.get(&own.name);
+        if known.is_some_and(|known| known.backend == Backend::Pod) {
+            let pod = ObjectRef {
+                name: pod_name(&own.name),
+                ..own.clone()
+            };
+            return self.delete_orphan(key, &pod).await;
+        }
+        let left = self.requests.delete_placeholder(namespace, own).await?;
+        info!(namespace, placeholder = own.name, "deleted placeholder");
+        self.findings.deleted(key, placeholder::KIND, &own.name);
+        let name = (namespace.clone(), own.name.clone());
+        match left {
+            Some(left) => self.cache.refresh_placeholder(left),
+            None => drop(self.cache.delete_placeholder(&name)),
+        }
+        Ok(())
+    }
+
     async fn delete_orphan(&self, key: &RunKey, pod: &ObjectRef) -> Result<(), Error> {
         let left = self.requests.delete_pod(&key.namespace, pod).await?;
         info!(
             namespace = key.namespace,
             pod = pod.name,
-            "deleted orphaned pod of a placeholder"
+            "deleted pod of a placeholder"
         );
         self.findings.deleted(key, "Pod", &pod.name);
         match left.and_then(pods::view) {

@@ -16,6 +16,7 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
+use coscheduler_core::names::pod_name;
 use coscheduler_core::observed::{KnownClaim, Placeholder, Planned, Pod};
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::reconcile::delete_claims::goes_with;
@@ -194,11 +195,17 @@ impl Index {
         }
         let run = RunKey::new(&pod.namespace, &pod.run_uid);
         forget(&mut self.placeholder_pods, &run, key);
+        if let Some(made_up) = pod.to_placeholder() {
+            let known = self.placeholders.get(&made_up.key());
+            if known.is_some_and(|known| known.object.uid == made_up.object.uid) {
+                self.placeholders.remove(&made_up.key());
+            }
+        }
         vec![run]
     }
 
     fn pod_of_placeholder(&self, own: &ObjectKey) -> Option<&Arc<Pod>> {
-        let pod = self.pods.get(&(own.0.clone(), format!("{}-0", own.1)))?;
+        let pod = self.pods.get(&(own.0.clone(), pod_name(&own.1)))?;
         let labels = pod.placeholder.as_ref()?;
         (labels.name == own.1).then_some(pod)
     }

@@ -41,10 +41,10 @@ pub enum Error {
         resource_version: String,
     },
     /// An object with the placeholder's name has another owner.
-    #[error("placeholder {name} cannot be created: an object of that name belongs to {owner}")]
+    #[error("the placeholder cannot be created: {object} belongs to {owner}")]
     NameTaken {
-        /// Namespace and name of the placeholder.
-        name: String,
+        /// Kind, namespace and name of the existing object.
+        object: String,
         /// The owner of the existing object.
         owner: String,
     },
@@ -96,7 +96,7 @@ impl Error {
     /// for errors that `core` already reports in its decision.
     pub(crate) fn to_reason(&self) -> Option<Reason> {
         let reason = match self {
-            Self::NameTaken { name, owner } => reasons::placeholder_name_taken(name, owner),
+            Self::NameTaken { object, owner } => reasons::placeholder_name_taken(object, owner),
             Self::Kubernetes {
                 act,
                 source,

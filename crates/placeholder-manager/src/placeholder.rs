@@ -1,9 +1,13 @@
-//! A placeholder is a StatefulSet. Only this module of the service depends on this: it selects the StatefulSets to watch, and
-//! creates, patches and deletes StatefulSets. Another kind of placeholder would need another implementation of this module.
+//! A placeholder is a StatefulSet or a pod. Only this module of the service depends on this: it creates both, selects the
+//! StatefulSets to watch, and patches and deletes StatefulSets.
 
 mod adopt;
 
+use std::future::Future;
+
+use coscheduler_core::config::Backend;
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT};
+use coscheduler_core::names::pod_name;
 use coscheduler_core::observed::ObjectRef;
 use coscheduler_core::observed::{Placeholder, Record};
 use coscheduler_core::pinned::is_adopted;
@@ -13,10 +17,13 @@ use coscheduler_core::pod_template::EVACUATED_CLASS;
 use coscheduler_core::reconcile::evacuate::RAISED;
 use coscheduler_core::volumes::Volumes;
 pub(crate) use coscheduler_kubernetes::placeholder::view;
-use coscheduler_kubernetes::placeholder::{self, Owner, patch};
+use coscheduler_kubernetes::placeholder::{self, Owner, Succession, patch};
+use coscheduler_kubernetes::{objects, pods};
 use k8s_openapi::api::apps::v1::StatefulSet;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::Value;
@@ -36,8 +43,8 @@ pub(crate) fn watched(client: &Client) -> (Api<StatefulSet>, watcher::Config) {
 }
 
 impl Requests {
-    /// Creates a placeholder of a run. Returns false if the run has this placeholder already. If Tekton's assistant created the
-    /// StatefulSet of an adopted run, takes over this StatefulSet (B7).
+    /// Creates a placeholder of a run, and its claims. Returns false if the run has this placeholder already. If Tekton's assistant
+    /// created the StatefulSet of an adopted run, takes over this StatefulSet (B7).
     ///
     /// # Errors
     ///
@@ -52,6 +59,9 @@ impl Requests {
         // Claims that only one pod may use are created first, so that they exist if the placeholder exists (V8).
         for claim in placeholder::single_pod_claims(owner, spec) {
             self.create_claim(&run.namespace, &claim).await?;
+        }
+        if spec.backend == Backend::Pod {
+            return self.create_pod(run, spec, volumes).await;
         }
         let set = placeholder::build(owner, spec, volumes);
         let (api, name) = (self.placeholders(&run.namespace), spec.name.as_str());
@@ -68,15 +78,114 @@ impl Requests {
         };
         let found = created
             .map_err(|error| failed(format!("read {KIND} {}/{name}", run.namespace), error))?;
-        let name = format!("{}/{name}", run.namespace);
         let Some(found) = found else {
+            let name = format!("{}/{name}", run.namespace);
             return Err(Error::Terminating { name });
         };
-        check_owner(&found, run, name)?;
+        check_owner(KIND, &found.metadata, run)?;
         if is_adopted(&run.annotations) {
             self.adopt(owner, spec, &found).await?;
         }
         Ok(false)
+    }
+
+    /// Creates a placeholder that is only a pod. The StatefulSet controller would delete a pod that has ended, and create the pod
+    /// again: this function deletes such a pod, and the next try creates the pod.
+    async fn create_pod(
+        &self,
+        run: &PipelineRun,
+        spec: &PlaceholderSpec,
+        volumes: &Volumes,
+    ) -> Result<bool, Error> {
+        let (owner, namespace) = (owner(run), run.namespace.as_str());
+        for claim in placeholder::made_claims(owner, spec) {
+            self.create_claim(namespace, &claim).await?;
+        }
+        let pod = placeholder::pod(owner, spec, volumes);
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let name = pod_name(spec.name.as_str());
+        let params = PostParams::default();
+        match retried(|| api.create(&params, &pod)).await {
+            Ok(_) => return Ok(true),
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {}
+            Err(error) => return Err(failed(format!("create pod {name}"), error)),
+        }
+        let name = format!("{namespace}/{}", spec.name);
+        let Some(found) = self.own_pod(namespace, spec.name.as_str()).await? else {
+            return Err(Error::Terminating { name });
+        };
+        check_owner("Pod", &found.metadata, run)?;
+        match pods::phase(&found).has_ended() {
+            true => {
+                self.delete_pod(namespace, &objects::reference(found.metadata))
+                    .await?;
+                Err(Error::Terminating { name })
+            }
+            false => Ok(false),
+        }
+    }
+
+    /// Reads the pod with the name that the placeholder's pod has. `None` if there is none.
+    async fn own_pod(&self, namespace: &str, placeholder: &str) -> Result<Option<Pod>, Error> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let name = pod_name(placeholder);
+        let params = ListParams::default().fields(&format!("metadata.name={name}"));
+        let found = retried(|| api.list(&params)).await;
+        let found = found.map_err(|error| failed(format!("read pod {namespace}/{name}"), error))?;
+        Ok(found.items.into_iter().next())
+    }
+
+    /// True if the pod still exists that once made up the placeholder alone. The watch does not show a pod that has ended, and the
+    /// StatefulSet controller does not delete it, because the run controls the pod. So this function deletes it.
+    pub(crate) async fn has_old_pod(&self, own: &Placeholder) -> Result<bool, Error> {
+        let found = self.own_pod(&own.namespace, &own.object.name).await?;
+        let of_run = |pod: &Pod| {
+            let controller = objects::controller(&pod.metadata);
+            controller.is_some_and(|it| it.uid == own.run_uid)
+        };
+        let Some(found) = found.filter(of_run) else {
+            return Ok(false);
+        };
+        if pods::phase(&found).has_ended() && found.metadata.deletion_timestamp.is_none() {
+            let pod = objects::reference(found.metadata);
+            self.delete_pod(&own.namespace, &pod).await?;
+        }
+        Ok(true)
+    }
+
+    /// Creates the StatefulSet that succeeds the pod of a placeholder. Returns the placeholder, which has a controller now.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses, or another StatefulSet has this name.
+    pub(crate) async fn control(
+        &self,
+        run: &PipelineRun,
+        spec: &PlaceholderSpec,
+        volumes: &Volumes,
+        succession: &Succession,
+    ) -> Result<Placeholder, Error> {
+        let set = placeholder::successor(owner(run), spec, volumes, succession);
+        let (api, name) = (self.placeholders(&run.namespace), spec.name.as_str());
+        let params = PostParams::default();
+        let act = |verb: &str| format!("{verb} {KIND} {}/{name}", run.namespace);
+        let name = || format!("{}/{name}", run.namespace);
+        let created = match retried(|| api.create(&params, &set)).await {
+            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
+                let found = retried(|| api.get_opt(spec.name.as_str())).await;
+                found.map_err(|error| failed(act("read"), error))?
+            }
+            created => Some(created.map_err(|error| failed(act("create"), error))?),
+        };
+        let found = created.ok_or_else(|| Error::Terminating { name: name() })?;
+        check_owner(KIND, &found.metadata, run)?;
+        view(found).ok_or_else(|| Error::Terminating { name: name() })
+    }
+
+    /// Makes the StatefulSet of a parked placeholder create the placeholder's pod. Returns `None` if the placeholder is gone or
+    /// replaced.
+    pub(crate) async fn start(&self, own: &Placeholder) -> Result<Option<Placeholder>, Error> {
+        self.patch(own, Patch::Merge(patch::start(own))).await
     }
 
     /// Looks for the pod of an adopted placeholder whose pod is not known (B7). The placeholder's controller may have created the
@@ -119,27 +228,27 @@ impl Requests {
     /// within [`RAISED`], if the placeholder is gone or replaced, or if there is no such class. (The API server would refuse a
     /// pod whose class does not exist.)
     pub(crate) async fn raise(&self, own: &Placeholder) -> Option<Placeholder> {
-        let classes: Api<PriorityClass> = Api::all(self.client.clone());
-        let raised = tokio::time::timeout(RAISED, async {
-            let found = once(classes.get_metadata_opt(EVACUATED_CLASS)).await;
-            let act = || format!("read PriorityClass {EVACUATED_CLASS}");
-            match found.map_err(|error| failed(act(), error))? {
-                Some(_) => self.patch(own, Patch::Merge(patch::raise(own))).await,
-                None => Ok(None),
+        let raised = async {
+            match self.has_evacuated_class().await? {
+                true => self.patch(own, Patch::Merge(patch::raise(own))).await,
+                false => Ok(None),
             }
-        });
-        let error = match raised.await {
-            Ok(Ok(raised)) => return raised,
-            Ok(Err(error)) => error.with_causes(),
-            Err(late) => late.to_string(),
         };
-        warn!(
-            namespace = own.namespace,
-            placeholder = own.object.name,
-            error,
-            "failed to change the PriorityClass of a placeholder before its evacuation"
-        );
-        None
+        in_time(&own.namespace, &own.object.name, raised).await?
+    }
+
+    /// True if a pod may have the PriorityClass of evacuated placeholders. False if this is not known within [`RAISED`].
+    pub(crate) async fn can_raise(&self, run: &PipelineRun) -> bool {
+        let exists = self.has_evacuated_class();
+        let exists = in_time(&run.namespace, &run.name, exists).await;
+        exists.unwrap_or_default()
+    }
+
+    async fn has_evacuated_class(&self) -> Result<bool, Error> {
+        let classes: Api<PriorityClass> = Api::all(self.client.clone());
+        let found = once(classes.get_metadata_opt(EVACUATED_CLASS)).await;
+        let act = || format!("read PriorityClass {EVACUATED_CLASS}");
+        Ok(found.map_err(|error| failed(act(), error))?.is_some())
     }
 
     async fn patch(
@@ -177,6 +286,24 @@ impl Requests {
     }
 }
 
+/// The outcome of a request about a PriorityClass. `None` if the request fails or takes longer than [`RAISED`].
+async fn in_time<T>(
+    namespace: &str,
+    object: &str,
+    request: impl Future<Output = Result<T, Error>>,
+) -> Option<T> {
+    let error = match tokio::time::timeout(RAISED, request).await {
+        Ok(Ok(answer)) => return Some(answer),
+        Ok(Err(error)) => error.with_causes(),
+        Err(late) => late.to_string(),
+    };
+    warn!(
+        namespace,
+        object, error, "failed to change the PriorityClass of a placeholder before its evacuation"
+    );
+    None
+}
+
 fn owner(run: &PipelineRun) -> Owner<'_> {
     Owner {
         namespace: &run.namespace,
@@ -185,10 +312,12 @@ fn owner(run: &PipelineRun) -> Owner<'_> {
     }
 }
 
-/// Fails if the controller of the object is not this run, because the manager never uses an object of another owner (P7). Also
-/// fails if the object is being deleted.
-fn check_owner(set: &StatefulSet, run: &PipelineRun, name: String) -> Result<(), Error> {
-    let owners = set.metadata.owner_references.iter().flatten();
+/// Fails if the controller of an object of this kind is not this run, because the manager never uses an object of another owner
+/// (P7). Also fails if the object is being deleted.
+fn check_owner(kind: &str, metadata: &ObjectMeta, run: &PipelineRun) -> Result<(), Error> {
+    let name = metadata.name.as_deref().unwrap_or_default();
+    let name = format!("{}/{name}", run.namespace);
+    let owners = metadata.owner_references.iter().flatten();
     let mut controllers = owners.filter(|owner| owner.controller == Some(true));
     let owner = match controllers.next() {
         Some(owner) if owner.uid == run.uid => None,
@@ -196,8 +325,11 @@ fn check_owner(set: &StatefulSet, run: &PipelineRun, name: String) -> Result<(),
         None => Some("nobody".to_owned()),
     };
     match owner {
-        Some(owner) => Err(Error::NameTaken { name, owner }),
-        None if set.metadata.deletion_timestamp.is_some() => Err(Error::Terminating { name }),
+        Some(owner) => Err(Error::NameTaken {
+            object: format!("{kind} {name}"),
+            owner,
+        }),
+        None if metadata.deletion_timestamp.is_some() => Err(Error::Terminating { name }),
         None => Ok(()),
     }
 }

@@ -68,7 +68,7 @@ impl Requests {
         match retried(|| api.create(&params, claim)).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(()),
-            Err(error) => Err(failed(format!("create claim {namespace}/{name}"), error)),
+            Err(error) => Err(failed(format!("create claim {name}"), error)),
         }
     }
 

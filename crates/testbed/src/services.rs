@@ -29,7 +29,7 @@ use anyhow::{Context as _, bail};
 use crate::ProcessGroup;
 
 pub use catalog::Service;
-pub use config::{ServicesConfig, bin_dir, kube_client};
+pub use config::{ServicesConfig, backend, bin_dir, kube_client};
 pub use deploy::MANAGED_BY;
 pub use links::{Link, Peer};
 pub use ports::{DEFAULT_BASE, HIGHEST_BASE, Ports};

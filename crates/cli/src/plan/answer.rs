@@ -93,7 +93,7 @@ pub(super) struct Claim {
 pub(super) enum MadeBy {
     /// The Kubernetes controller that also creates the placeholder's pod.
     Placeholder,
-    /// The placeholder-manager, because only one pod at a time may use the claim (V8).
+    /// The placeholder-manager: only one pod at a time may use the claim (V8), or the placeholder is a pod without a controller.
     PlaceholderManager,
     /// Tekton, for the run.
     Tekton,

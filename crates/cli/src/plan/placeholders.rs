@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use coscheduler_core::names::claim_name;
+use coscheduler_core::config::Backend;
+use coscheduler_core::names::{claim_name, pod_name};
 use coscheduler_core::observed::{Observed, RunPresence};
 use coscheduler_core::pinned::Pinned;
 use coscheduler_core::pipeline_run::{PipelineRun, WorkspaceSource};
@@ -11,7 +12,9 @@ use coscheduler_core::plan::{ClaimTemplateSpec, PlaceholderSpec, Plan};
 use coscheduler_core::reconcile::{Step, reconcile};
 use coscheduler_core::run_claims::{RunClaims, brought};
 use coscheduler_core::volumes::{SeenClaim, Volumes, volumes};
-use coscheduler_kubernetes::placeholder::{Owner, build, single_pod_claims, view};
+use coscheduler_kubernetes::placeholder::{
+    Owner, build, made_claims, pod, single_pod_claims, view,
+};
 use coscheduler_kubernetes::pods;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -45,8 +48,13 @@ pub(super) fn of(run: &PipelineRun, plan: &Plan, documents: &Documents) -> Vec<P
                 &own["spec"]["template"]["spec"]["containers"][0]["resources"]["requests"];
             let minimum = requests.clone();
             let asks = asks(run, plan, &own);
-            let claims_made = single_pod_claims(owner, spec);
-            let claims_made = claims_made.into_iter().map(|claim| json!(claim));
+            let single_pod_claims = single_pod_claims(owner, spec);
+            let (own, claims_made) = match spec.backend {
+                Backend::Controlled => (own, Vec::new()),
+                Backend::Pod => (json!(pod(owner, spec, &volumes)), made_claims(owner, spec)),
+            };
+            let claims_made = claims_made.into_iter().chain(single_pod_claims);
+            let claims_made = claims_made.map(|claim| json!(claim));
             PlaceholderPlan {
                 name: spec.name.to_string(),
                 reserves: spec.reserves,
@@ -74,7 +82,7 @@ fn asks(run: &PipelineRun, plan: &Plan, own: &Value) -> Vec<String> {
         "spec": own["spec"]["template"]["spec"],
         "status": {"phase": "Pending"},
     });
-    pod["metadata"]["name"] = format!("{name}-0").into();
+    pod["metadata"]["name"] = pod_name(&name).into();
     pod["metadata"]["namespace"] = own["metadata"]["namespace"].clone();
     pod["metadata"]["ownerReferences"] = json!([{
         "apiVersion": own["apiVersion"], "kind": own["kind"], "name": name, "uid": "placeholder", "controller": true,
@@ -104,6 +112,7 @@ fn asks(run: &PipelineRun, plan: &Plan, own: &Value) -> Vec<String> {
             | Step::Unprotect(_)
             | Step::Retry(_)
             | Step::Gate(_)
+            | Step::Start(_)
             | Step::Shrink { .. }
             | Step::Evict { .. }
             | Step::Ask { .. }
@@ -149,7 +158,11 @@ fn claims(
         }
     };
     let made = spec.claim_templates.iter();
-    let made = made.map(|it| of_template(it, MadeBy::Placeholder, true));
+    let made_by = match spec.backend {
+        Backend::Controlled => MadeBy::Placeholder,
+        Backend::Pod => MadeBy::PlaceholderManager,
+    };
+    let made = made.map(|it| of_template(it, made_by, true));
     let single = spec.single_pod_claims.iter();
     let single = single.map(|it| of_template(it, MadeBy::PlaceholderManager, false));
     let mounted = spec.claim_names.iter().map(|name| named(name, true));

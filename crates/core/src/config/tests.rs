@@ -224,7 +224,7 @@ fn b1_overrides_are_lists_of_modes_placements_and_reservations() {
 }
 
 #[test]
-fn p3_p4_p5_b3_the_placeholder_is_configurable() {
+fn p1_p3_p4_p5_b3_the_placeholder_is_configurable() {
     let image = "registry.example:5000/pause@sha256:7031c1b283388c2c57d1ad30bbd4d8f1d2c5a8e9a8f0d4fb4d4d9b8c1a2b3c4d";
     let checked = check(&data(&[
         ("coschedule", "pipelineruns"),
@@ -237,6 +237,7 @@ fn p3_p4_p5_b3_the_placeholder_is_configurable() {
         ),
         ("placement", "pack"),
         ("placeholder-reserves", "placement"),
+        ("placeholder-backend", "pod"),
     ]));
     assert_eq!(
         checked.unwrap().configuration.placeholder,
@@ -250,6 +251,7 @@ fn p3_p4_p5_b3_the_placeholder_is_configurable() {
                 .unwrap(),
             placement: Placement::Pack,
             reserves: Reserves::Placement,
+            backend: Backend::Pod,
         }
     );
 }
@@ -262,7 +264,7 @@ fn an_unknown_key_is_a_warning() {
         [
             "key \"placeholder_cpu\" is not known and was ignored; known keys: coschedule, disable-affinity-assistant, \
              migration-phase, isolation-scope, coschedule-claims, allowed-overrides, namespace-may-allow, \
-             default-affinity-assistant-pod-template, placement, placeholder-reserves, placeholder-cpu, placeholder-memory, placeholder-image, adopt-runs-in"
+             default-affinity-assistant-pod-template, placement, placeholder-reserves, placeholder-backend, placeholder-cpu, placeholder-memory, placeholder-image, adopt-runs-in"
         ]
     );
 }
@@ -295,6 +297,11 @@ fn m7_all_violations_come_at_once_with_key_value_and_what_is_allowed() {
             "placeholder-reserves",
             "\"half\"",
             "allowed: nothing, placement, peak",
+        ),
+        (
+            "placeholder-backend",
+            "\"deployment\"",
+            "allowed: statefulset, pod",
         ),
         ("placeholder-cpu", "\"50 m\"", "allowed: a decimal number"),
         ("placeholder-memory", "\"0\"", "allowed: more than 0"),

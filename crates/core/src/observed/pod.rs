@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
-use super::{ObjectRef, Placeholder};
+use super::{ObjectRef, Placeholder, Record};
+use crate::config::Backend;
 use crate::pipeline_run::OwnerReference;
 use crate::reconcile::evacuate::{Role, Toleration};
 use crate::reconcile::requests::Amounts;
@@ -120,6 +121,9 @@ pub struct PlaceholderLabels {
     pub name: String,
     /// True if this product created the pod, and the pod has no controller any more.
     pub orphaned: bool,
+    /// True if this product created the pod, and the run is the pod's controller. Such a pod makes up a placeholder of
+    /// [`Backend::Pod`].
+    pub of_run: bool,
     /// True while the pod has the scheduling gate [`GATE`](crate::reconcile::reserve::GATE), so that the scheduler ignores it.
     pub gated: bool,
     /// The requests in the pod's `spec`. If the pod is being resized, these are the new requests.
@@ -173,10 +177,40 @@ impl Pod {
         &self.needs.tolerations
     }
 
-    /// True if this placeholder's object controls the pod.
+    /// True if this is the pod of the placeholder: the placeholder's object controls the pod, or the pod itself makes up the
+    /// placeholder, or made it up before.
     pub fn is_of(&self, placeholder: &Placeholder) -> bool {
+        let Some(labels) = &self.placeholder else {
+            return false;
+        };
         let controller = self.controller.as_ref();
-        self.placeholder.is_some() && controller.is_some_and(|it| it.uid == placeholder.object.uid)
+        let same_name = labels.name == placeholder.object.name;
+        controller.is_some_and(|it| it.uid == placeholder.object.uid)
+            || (labels.of_run && same_name && self.run_uid == placeholder.run_uid)
+    }
+
+    /// The placeholder that this pod makes up ([`Backend::Pod`]). `None` for any other pod.
+    pub fn to_placeholder(&self) -> Option<Placeholder> {
+        let labels = self.placeholder.as_ref().filter(|it| it.of_run)?;
+        Some(Placeholder {
+            object: ObjectRef {
+                name: labels.name.clone(),
+                ..self.object.clone()
+            },
+            namespace: self.namespace.clone(),
+            backend: Backend::Pod,
+            controller: self.controller.clone(),
+            run_uid: self.run_uid.clone(),
+            created: self.created,
+            claims: self.claims.clone(),
+            needs: self.needs.clone(),
+            priority_class: None,
+            // If the manager moves the placeholder, the placeholder's next pod has a controller and starts with the gate.
+            gated: true,
+            parked: false,
+            observed: true,
+            record: Record::default(),
+        })
     }
 }
 

@@ -65,7 +65,7 @@ fn m8_exactly_the_pinned_annotations_are_written() {
     assert_eq!(annotations[CLAIMS], r#"{"cache":{"name":"build-cache"}}"#);
     assert_eq!(
         serde_json::from_str::<Value>(&annotations[PLACEHOLDER]).unwrap(),
-        json!({"cpu": "50m", "memory": "100Mi", "image": "registry.k8s.io/pause:3.10.1", "placement": "spread", "reserves": "placement"})
+        json!({"cpu": "50m", "memory": "100Mi", "image": "registry.k8s.io/pause:3.10.1", "placement": "spread", "backend": "statefulset", "reserves": "placement"})
     );
     assert_eq!(
         annotations[VOLUME_CLAIM_TEMPLATES],

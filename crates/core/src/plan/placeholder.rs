@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use crate::config::Reserves;
+use crate::config::{Backend, Reserves};
 use crate::labels;
 use crate::names::{AssistantName, ClaimTemplateName, claim_name, label_value};
 use crate::pinned::Pinned;
@@ -46,6 +46,8 @@ pub struct PlaceholderSpec {
     pub memory: String,
     /// The resources that the placeholder requests in addition to `cpu` and `memory` (B3).
     pub reserves: Reserves,
+    /// The Kubernetes objects that make up the placeholder (P1).
+    pub backend: Backend,
     /// A container image reference.
     pub image: String,
     /// The fields that the placeholder takes from the run's `podTemplate` or from the default template, by the rules of
@@ -108,6 +110,7 @@ pub(super) fn spec(
         cpu: defaults.cpu.clone(),
         memory: defaults.memory.clone(),
         reserves: defaults.reserves,
+        backend: defaults.backend,
         image: defaults.image.clone(),
         pod_template: pod_template::merge(own.as_ref(), &defaults.pod_template).allowed,
         service_account_name: pod_template::service_account_name(

@@ -7,7 +7,7 @@ use crate::admit::TEKTON_CONTROLLER;
 use crate::annotations::{
     CHOSEN_PLACEMENT, CHOSEN_RESERVES, GROUP, OVERRIDE, PINNED, SCHEMA_VERSION, SIZES,
 };
-use crate::config::{Configuration, PlaceholderDefaults, Reserves};
+use crate::config::{Backend, Configuration, PlaceholderDefaults, Reserves};
 use crate::labels;
 use crate::mode::IsolationScope;
 use crate::names::Group;
@@ -130,6 +130,7 @@ fn m3_p1_p5_v1_v2_v6_the_whole_placeholder() {
         cpu: "50m".to_owned(),
         memory: "100Mi".to_owned(),
         reserves: Reserves::Placement,
+        backend: Backend::Controlled,
         image: "registry.k8s.io/pause:3.10.1".to_owned(),
         pod_template: Map::new(),
         service_account_name: String::new(),
@@ -652,6 +653,7 @@ fn m1_v3_v6_one_placeholder_for_each_claim() {
             cpu: "50m".to_owned(),
             memory: "100Mi".to_owned(),
             reserves: Reserves::Placement,
+            backend: Backend::Controlled,
             image: "registry.k8s.io/pause:3.10.1".to_owned(),
             pod_template: Map::new(),
             service_account_name: String::new(),

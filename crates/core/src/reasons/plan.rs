@@ -68,11 +68,11 @@ texts! {
          because Pod Security level \"restricted\" does not allow it, or because the placeholder does not need it. The pods of \
          the tasks get the field. You need not change anything.";
 
-    /// An object of `owner` has the placeholder's name (P7).
-    placeholder_name_taken(name: &str, owner: &str): PlaceholderNameTaken =
-        "StatefulSet {name} exists already and belongs to {owner}. The run's placeholder must have the same name, so \
+    /// `object` has the placeholder's name, and belongs to `owner` (P7).
+    placeholder_name_taken(object: &str, owner: &str): PlaceholderNameTaken =
+        "{object} exists already and belongs to {owner}. The run's placeholder must have the same name, so \
          tekton-coscheduler cannot create the placeholder. If the owner is another run, wait until that run has ended. \
-         Otherwise delete the StatefulSet. This run then continues.";
+         Otherwise delete {object}. This run then continues.";
 }
 
 /// An annotation chooses value `chosen` for a setting, without effect (B1). The run has value `pinned` of this setting.

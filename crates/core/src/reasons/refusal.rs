@@ -1,5 +1,5 @@
 //! Texts about errors of Kubernetes that concern a placeholder (N3). Each text begins with the value of parameter `failed`. This
-//! value names the action that failed, such as "Failed to create claim ci/source", or the problem, such as "Claim source has no
+//! value names the action that failed, such as "Failed to create claim source", or the problem, such as "Claim source has no
 //! volume". `answer` is the error text of Kubernetes.
 
 use super::{Reason, ReasonCode};

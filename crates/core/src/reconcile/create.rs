@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::apart::left_out;
 use super::{Decision, Step, Update, pause};
+use crate::config::Backend;
 use crate::observed::{Done, Observed, Placeholder, Record, Sight, elapsed};
 use crate::plan::PlaceholderSpec;
 
@@ -28,15 +29,14 @@ pub(super) fn create(observed: &Observed, decision: &mut Decision) {
         before_is_bound &= !spec.is_isolated() || pod.is_some_and(|pod| pod.node.is_some());
         let own = observed.placeholders.get(spec.name.as_str());
         // An object with this name and another controller is never adopted (P7). The step that creates the placeholder then
-        // fails, and the error names the object's owner.
+        // fails, and the error names the object's owner. Nor does a pod count if the run's placeholders have controllers.
         match own.filter(|own| {
-            own.controller
-                .as_ref()
-                .is_some_and(|it| it.uid == own.run_uid)
+            let is_own = own.controller.as_ref().map(|it| &it.uid) == Some(&own.run_uid);
+            is_own && (own.backend == Backend::Controlled || spec.backend == Backend::Pod)
         }) {
             None if may_take_node => missing(observed, spec, index > 0, decision),
             None => {}
-            Some(placeholder) if observed.leads => retry(observed, placeholder, decision),
+            Some(placeholder) if observed.leads => retry(observed, spec, placeholder, decision),
             Some(_) => {}
         }
     }
@@ -63,22 +63,39 @@ fn missing(observed: &Observed, spec: &PlaceholderSpec, follows: bool, decision:
     let no_call = follows && spec.is_isolated();
     let leader_acts = observed.leads && (no_call || decision.lasts(observed, sight, MISSING));
     if observed.called || leader_acts {
-        let left_out = left_out(observed, spec);
-        let mut spec = spec.clone();
-        let lists = [&mut spec.claim_names, &mut spec.unmounted_claim_names];
-        for claims in lists {
-            claims.retain(|claim| !left_out.contains(claim));
-        }
+        let spec = without_left_out(observed, spec);
         decision.steps.push(Step::Create(Box::new(spec)));
     }
 }
 
+/// The specification without the claims that the placeholder leaves out.
+pub(super) fn without_left_out(observed: &Observed, spec: &PlaceholderSpec) -> PlaceholderSpec {
+    let left_out = left_out(observed, spec);
+    let mut spec = spec.clone();
+    let lists = [&mut spec.claim_names, &mut spec.unmounted_claim_names];
+    for claims in lists {
+        claims.retain(|claim| !left_out.contains(claim));
+    }
+    spec
+}
+
 /// Retries a placeholder without a pod. Without these retries, the placeholder's controller would wait up to 17 minutes between
 /// two tries (client-go's default rate limiter). The controller tries at once when the placeholder's object changes.
-fn retry(observed: &Observed, placeholder: &Placeholder, decision: &mut Decision) {
+fn retry(
+    observed: &Observed,
+    spec: &PlaceholderSpec,
+    placeholder: &Placeholder,
+    decision: &mut Decision,
+) {
     let pod = observed.pod_named_for(&placeholder.object.name);
     if pod.is_some() || placeholder.object.deleting {
         return;
+    }
+    if placeholder.parked && spec.backend == Backend::Pod {
+        decision
+            .steps
+            .push(Step::Start(placeholder.object.name.clone()));
+        return decision.look_in(FIRST_RETRY);
     }
     let sight = Sight::NoPod(placeholder.object.name.clone());
     let since = observed.since.get(&sight).copied().unwrap_or_default();

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use super::requests::Amounts;
 use super::{Decision, Step, Update, pause};
+use crate::config::Backend;
 use crate::observed::{Done, Observed, Placeholder, Pod, Record, Sight, elapsed};
 use crate::pod_template::{EVACUATED_CLASS, PLACEHOLDER_CLASS};
 use crate::reasons;
@@ -123,15 +124,16 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
         Role::NeverStarted | Role::Started => None,
     };
     let raise = placeholder.and_then(|own| raise(own));
+    let without_controller = placeholder.filter(|own| own.backend == Backend::Pod);
     // An earlier reconcile or Kubernetes itself has deleted the pod already, so only the Event is left to publish.
     if pod.object.deleting && !at_once {
         decision.events.push(reason.clone());
-        if raise.is_none() {
+        if raise.is_none() && without_controller.is_none() {
             return;
         }
     }
-    let moved = placeholder.and_then(|own| Some((own, moved(own, pod)?)));
-    if let Some((_, done)) = &moved {
+    let moved = placeholder.and_then(|own| moved(own, pod));
+    if let Some(done) = &moved {
         let rest = done.rests(observed.now, pause(done.times, FIRST_PAUSE, LONGEST_PAUSE));
         if !rest.is_zero() {
             return decision.look_in(rest);
@@ -144,10 +146,11 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
             return;
         }
     }
-    let update = moved.map(|(own, done)| Update {
+    let recorded = placeholder.filter(|_| moved.is_some() || without_controller.is_some());
+    let update = recorded.map(|own| Update {
         placeholder: own.object.name.clone(),
         record: Record {
-            evacuated: Done::again(Some(&done), observed.now, &reason.message),
+            evacuated: Done::again(moved.as_ref(), observed.now, &reason.message),
             ..own.record.clone()
         },
     });
@@ -157,6 +160,7 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
         unless_exists: known.is_none().then(|| node.clone()),
         raise,
         update,
+        control: None,
         reason,
     });
 }

@@ -16,7 +16,7 @@ use super::evacuate::moved;
 use super::requests::Amounts;
 use super::tell::refusals::lacks_room;
 use super::{Decision, MOVES, Step, ask_again, evict};
-use crate::config::Reserves;
+use crate::config::{Backend, Reserves};
 use crate::mode::Mode;
 use crate::observed::{Needs, Observed, Placeholder, PlaceholderLabels, Pod, Record, Sight};
 use crate::pinned::Pinned;
@@ -130,7 +130,12 @@ impl<'a> Placed<'a> {
             // The manager may have set a size before it was restarted.
             sizes.extend(self.less(&own.requests));
         }
-        let had_pod = self.own.record.moved.is_some() || moved(self.own, self.pod).is_some();
+        // A placeholder without a controller has no record: if it had a pod before, pods that follow it are older.
+        let mut followers = self.followers();
+        let is_younger =
+            self.own.backend == Backend::Pod && followers.any(|pod| pod.created < self.pod.created);
+        let had_pod =
+            self.own.record.moved.is_some() || moved(self.own, self.pod).is_some() || is_younger;
         decision.steps.push(Step::Open {
             unless_followed: had_pod && home.is_none(),
             placeholder: self.own.object.name.clone(),

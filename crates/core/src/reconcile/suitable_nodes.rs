@@ -19,8 +19,8 @@ impl<'a> Placed<'a> {
     }
 
     /// Up to [`NODES`] nodes that are large enough for the placeholder and this pod, without the node that the placeholder left.
-    /// Empty if no node is too small, because then no preference is needed. The placeholder prefers the returned nodes, because the
-    /// placeholder's requests do not always show the pod's whole size: Kubernetes resizes only CPU and memory, and a quota may
+    /// Empty if no node is too small, because then no preference is needed. The placeholder prefers the returned nodes, because
+    /// the placeholder's requests do not always show the pod's whole size: Kubernetes resizes only CPU and memory, and a quota may
     /// refuse the resize.
     pub(super) fn large_enough(&self, pod: &'a Pod) -> Vec<String> {
         let both = Amounts {

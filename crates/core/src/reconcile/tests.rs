@@ -113,6 +113,7 @@ fn observed_in(mode: Mode, claims: &[&str]) -> Observed {
         let own = Placeholder {
             object: object(spec.name.as_str(), &uid),
             namespace: "ci".to_owned(),
+            backend: Backend::Controlled,
             controller: Some(owner("PipelineRun", "build", "u")),
             run_uid: "u".to_owned(),
             created: Some(observed.now),
@@ -123,6 +124,7 @@ fn observed_in(mode: Mode, claims: &[&str]) -> Observed {
             },
             priority_class: None,
             gated: false,
+            parked: false,
             observed: true,
             record: Record::default(),
         };

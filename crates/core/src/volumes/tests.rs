@@ -279,6 +279,7 @@ fn v8_a_claim_for_one_pod_is_not_mounted_but_keeps_its_nodes() {
         cpu: String::new(),
         memory: String::new(),
         reserves: crate::config::Reserves::Nothing,
+        backend: crate::config::Backend::Controlled,
         image: String::new(),
         pod_template: serde_json::Map::new(),
         service_account_name: String::new(),

@@ -39,6 +39,11 @@ pub fn raise(own: &Placeholder) -> Value {
     })
 }
 
+/// The merge patch after which the controller of a parked placeholder creates the placeholder's pod.
+pub fn start(own: &Placeholder) -> Value {
+    json!({"metadata": {"uid": own.object.uid}, "spec": {"replicas": 1}})
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

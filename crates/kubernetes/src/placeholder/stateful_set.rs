@@ -77,14 +77,10 @@ pub fn build(owner: Owner<'_>, spec: &PlaceholderSpec, volumes: &Volumes) -> Sta
             template: PodTemplateSpec {
                 metadata: Some(ObjectMeta {
                     labels: Some(all_labels),
-                    annotations: Some(
-                        KEEPS_NODE
-                            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-                            .into(),
-                    ),
+                    annotations: Some(keeps_node()),
                     ..ObjectMeta::default()
                 }),
-                spec: Some(pod(spec, volumes)),
+                spec: Some(pod_spec(spec, volumes)),
             },
             update_strategy: Some(StatefulSetUpdateStrategy {
                 type_: Some("OnDelete".to_owned()),
@@ -100,6 +96,13 @@ pub fn build(owner: Owner<'_>, spec: &PlaceholderSpec, volumes: &Volumes) -> Sta
         }),
         status: None,
     }
+}
+
+/// [`KEEPS_NODE`] as annotations.
+pub(super) fn keeps_node() -> BTreeMap<String, String> {
+    KEEPS_NODE
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into()
 }
 
 /// The labels that select the pod of exactly one placeholder (P2).
@@ -136,6 +139,11 @@ pub fn single_pod_claims(owner: Owner<'_>, spec: &PlaceholderSpec) -> Vec<Persis
     made(owner, spec, &spec.single_pod_claims).collect()
 }
 
+/// The claims that the StatefulSet controller makes for a placeholder.
+pub fn made_claims(owner: Owner<'_>, spec: &PlaceholderSpec) -> Vec<PersistentVolumeClaim> {
+    made(owner, spec, &spec.claim_templates).collect()
+}
+
 /// The claims that the StatefulSet controller makes from `templates` of a placeholder.
 pub(super) fn made<'a>(
     owner: Owner<'a>,
@@ -152,7 +160,7 @@ pub(super) fn made<'a>(
     })
 }
 
-fn pod(spec: &PlaceholderSpec, volumes: &Volumes) -> PodSpec {
+pub(super) fn pod_spec(spec: &PlaceholderSpec, volumes: &Volumes) -> PodSpec {
     let templates = spec.claim_templates.iter().map(|t| t.name.to_string());
     let bound = spec
         .claim_names
@@ -194,17 +202,21 @@ fn pod(spec: &PlaceholderSpec, volumes: &Volumes) -> PodSpec {
         )],
         volumes: Some(
             bound
-                .map(|(name, claim_name)| Volume {
-                    name,
-                    persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-                        claim_name: claim_name.clone(),
-                        read_only: None,
-                    }),
-                    ..Volume::default()
-                })
+                .map(|(name, claim_name)| volume(name, claim_name.clone()))
                 .collect(),
         ),
         ..PodSpec::default()
+    }
+}
+
+pub(super) fn volume(name: String, claim_name: String) -> Volume {
+    Volume {
+        name,
+        persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
+            claim_name,
+            read_only: None,
+        }),
+        ..Volume::default()
     }
 }
 
@@ -295,4 +307,4 @@ fn claim_spec(template: &ClaimTemplateSpec) -> PersistentVolumeClaimSpec {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use coscheduler_core::config::Backend;
 use coscheduler_core::observed::{Placeholder, Pod};
 use coscheduler_core::pipeline_run::RunState;
 use coscheduler_kubernetes::complaints::About;
@@ -34,12 +35,23 @@ impl Cache {
             before.of(index, &run);
             index.placeholders.remove(key);
             index.complaints.forget(About::Placeholder, key);
+            let pod = index.pod_of_placeholder(key);
+            let made_up = pod.and_then(|pod| pod.to_placeholder());
+            if let Some(made_up) = made_up {
+                index.placeholders.insert(made_up);
+            }
             vec![run]
         })
     }
 
     pub(crate) fn retain_placeholders(&self, listed: &HashSet<ObjectKey>) -> Vec<RunKey> {
-        let stale = self.read().placeholders.stale(listed);
+        let mut stale = self.read().placeholders.stale(listed);
+        // The watch of placeholders lists only those with a controller.
+        stale.retain(|key| {
+            let index = self.read();
+            let own = index.placeholders.get(key);
+            own.is_some_and(|own| own.backend == Backend::Controlled)
+        });
         let news = stale.iter().flat_map(|key| self.delete_placeholder(key));
         news.collect()
     }
@@ -146,6 +158,13 @@ impl Index {
             of_run.insert(key.clone());
             let own = (pod.namespace.clone(), labels.name.clone());
             self.complaints.forget(About::Placeholder, &own);
+        }
+        if let Some(made_up) = pod.to_placeholder() {
+            // If the placeholder has a controller meanwhile, it no longer consists of this pod.
+            let known = self.placeholders.get(&made_up.key());
+            if known.is_none_or(|known| known.backend == Backend::Pod) {
+                self.placeholders.insert(made_up);
+            }
         }
         self.pods.insert(pod);
         news.retain(|other| *other != run);

@@ -1,7 +1,9 @@
 //! Builds the observation of a run and its objects from the cache.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use coscheduler_core::config::Backend;
 use coscheduler_core::observed::Observed;
 use coscheduler_core::observed::RunPresence;
 use coscheduler_core::pipeline_run::RunState;
@@ -45,7 +47,15 @@ impl Cache {
             observed
                 .refused
                 .extend(refused.map(|reason| (name.clone(), reason)));
-            observed.placeholders.insert(name, own.clone());
+            let spec = observed
+                .planned()
+                .iter()
+                .find(|spec| spec.name.as_str() == name);
+            let own = match (own.backend, spec) {
+                (Backend::Pod, Some(spec)) => Arc::new(own.as_planned(spec)),
+                (Backend::Pod | Backend::Controlled, _) => own.clone(),
+            };
+            observed.placeholders.insert(name, own);
         }
         for run in index.children.of(key).iter().chain([key]) {
             let pods = index.pods.of(run);

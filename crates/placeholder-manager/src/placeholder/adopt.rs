@@ -1,6 +1,7 @@
 //! Takes over the StatefulSets that Tekton's own affinity assistant created for adopted runs, with their pods and claims (B7).
 
 use coscheduler_core::labels::PIPELINE_RUN_UID;
+use coscheduler_core::names::pod_name;
 use coscheduler_core::plan::PlaceholderSpec;
 use coscheduler_kubernetes::placeholder::{Owner, adopt};
 use k8s_openapi::api::apps::v1::StatefulSet;
@@ -54,7 +55,7 @@ impl Requests {
     /// Gives the pod of the StatefulSet our labels. Does nothing if the pod has these labels already, or does not exist.
     pub(super) async fn adopt_pod(&self, owner: Owner<'_>, set: &StatefulSet) -> Result<(), Error> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), owner.namespace);
-        let name = format!("{}-0", set.name_any());
+        let name = pod_name(&set.name_any());
         let act = || format!("adopt pod {}/{name}", owner.namespace);
         let params = ListParams::default().fields(&format!("metadata.name={name}"));
         let found = retried(|| api.list(&params)).await;

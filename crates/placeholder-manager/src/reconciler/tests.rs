@@ -2,6 +2,7 @@
 
 mod clean_up;
 mod notices;
+mod only_a_pod;
 mod reservation;
 
 use super::*;

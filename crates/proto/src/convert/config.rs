@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use coscheduler_core::config::{Answer, Configuration, PlaceholderDefaults, Reserves};
+use coscheduler_core::config::{Answer, Backend, Configuration, PlaceholderDefaults, Reserves};
 use coscheduler_core::mode::{CoscheduledClaims, IsolationScope, Mode};
 use coscheduler_core::overrides::Override;
 use coscheduler_core::separation::Placement;
@@ -49,6 +49,13 @@ pub(super) fn reserves_to_wire(reserves: Reserves) -> wire::Reserves {
         Reserves::Nothing => wire::Reserves::Nothing,
         Reserves::Placement => wire::Reserves::Placement,
         Reserves::Peak => wire::Reserves::Peak,
+    }
+}
+
+pub(super) fn backend_to_wire(backend: Backend) -> wire::Backend {
+    match backend {
+        Backend::Controlled => wire::Backend::Statefulset,
+        Backend::Pod => wire::Backend::Pod,
     }
 }
 
@@ -117,6 +124,7 @@ pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configurati
                 .then(|| json::to_struct(&placeholder.pod_template)),
             placement: placement_to_wire(placeholder.placement).into(),
             reserves: reserves_to_wire(placeholder.reserves).into(),
+            backend: backend_to_wire(placeholder.backend).into(),
         }),
         isolation_scope: isolation_scope_to_wire(configuration.isolation_scope).into(),
         coschedule_claims: coschedule_claims_to_wire(configuration.coschedule_claims).into(),
@@ -131,7 +139,7 @@ pub fn configuration_to_wire(configuration: &Configuration) -> wire::Configurati
 /// # Errors
 ///
 /// A violation for each required field that is missing, and for each value that this version does not know. If `placement`,
-/// `reserves` or `coschedule_claims` is missing, it has its default.
+/// `reserves`, `backend` or `coschedule_claims` is missing, it has its default.
 pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<Violation>> {
     let mut violations = Vec::new();
     let mut unknown = |field: &str, value: i32| {
@@ -186,6 +194,12 @@ pub fn configuration(message: wire::Configuration) -> Result<Configuration, Vec<
                 unknown("placeholder.reserves", defaults.reserves);
                 Reserves::default()
             }),
+        backend: known_or_default(Backend::ALL, backend_to_wire, defaults.backend).unwrap_or_else(
+            || {
+                unknown("placeholder.backend", defaults.backend);
+                Backend::default()
+            },
+        ),
     });
     if placeholder.is_none() {
         let field = "configuration.placeholder";
@@ -270,13 +284,16 @@ mod tests {
         }
         for placement in Placement::ALL {
             for reserves in Reserves::ALL {
-                let mut configuration = Configuration::default();
-                configuration.placeholder.placement = placement;
-                configuration.placeholder.reserves = reserves;
-                assert_eq!(
-                    super::configuration(configuration_to_wire(&configuration)),
-                    Ok(configuration)
-                );
+                for backend in Backend::ALL {
+                    let mut configuration = Configuration::default();
+                    configuration.placeholder.placement = placement;
+                    configuration.placeholder.reserves = reserves;
+                    configuration.placeholder.backend = backend;
+                    assert_eq!(
+                        super::configuration(configuration_to_wire(&configuration)),
+                        Ok(configuration)
+                    );
+                }
             }
         }
         let nothing_set = Configuration::default();
@@ -293,6 +310,7 @@ mod tests {
             let mut message = configuration_to_wire(&Configuration::default());
             let placeholder = message.placeholder.as_mut().unwrap();
             (placeholder.placement, placeholder.reserves) = (value, value);
+            placeholder.backend = value;
             message.coschedule_claims = value;
             configuration(message)
         };
@@ -305,7 +323,8 @@ mod tests {
             [
                 "configuration.coschedule_claims".to_owned(),
                 format!("{placeholder}.placement"),
-                format!("{placeholder}.reserves")
+                format!("{placeholder}.reserves"),
+                format!("{placeholder}.backend")
             ]
         );
     }

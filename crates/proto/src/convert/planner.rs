@@ -19,7 +19,7 @@ use coscheduler_core::run_claims::AccessModes;
 use coscheduler_core::sizes::{Catalog, TaskSpec, resource_list};
 use coscheduler_core::violation::Violation;
 
-use super::config::reserves_to_wire;
+use super::config::{backend_to_wire, reserves_to_wire};
 use super::{checked, mode_to_wire, required, within};
 use crate::json;
 use crate::planner as wire;
@@ -329,6 +329,7 @@ fn placeholder_spec_to_wire(spec: &PlaceholderSpec) -> wire::PlaceholderSpec {
         unmounted_claim_names: spec.unmounted_claim_names.clone(),
         separation: separation.into(),
         reserves: reserves_to_wire(spec.reserves).into(),
+        backend: backend_to_wire(spec.backend).into(),
     }
 }
 

@@ -39,7 +39,7 @@ pub struct ServicesConfig {
 
 impl ServicesConfig {
     /// The default settings: mode `pipelineruns`, free ports, and the binaries of this build. The services use mutual TLS if
-    /// environment variable `TESTBED_MTLS` is set.
+    /// environment variable `TESTBED_MTLS` is set. Variable `TESTBED_PLACEHOLDERS` gives the value of key `placeholder-backend`.
     ///
     /// # Errors
     /// The folder of the binaries cannot be found.
@@ -52,13 +52,19 @@ impl ServicesConfig {
             links: false,
             bin_dir: bin_dir()?,
             mode: Some("pipelineruns".to_owned()),
-            flags: BTreeMap::new(),
+            flags: backend().into_iter().collect(),
             mutual_tls: std::env::var_os("TESTBED_MTLS").is_some(),
             log_level: "info".to_owned(),
             environment: Vec::new(),
             ready_timeout: Duration::from_secs(60),
         })
     }
+}
+
+/// Key `placeholder-backend` with the value of variable `TESTBED_PLACEHOLDERS`, if it is set.
+pub fn backend() -> Option<(String, String)> {
+    let value = std::env::var("TESTBED_PLACEHOLDERS").ok()?;
+    Some(("placeholder-backend".to_owned(), value))
 }
 
 /// The folder of the services' binaries. It is the value of `COSCHEDULER_BIN_DIR` if this variable is set. Otherwise, it is the

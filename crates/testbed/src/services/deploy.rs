@@ -1,4 +1,4 @@
-//! The objects of `deploy/base` that the launcher (module `services`) applies: namespace, accounts, rights, Leases, Secret and
+//! The objects of folder `deploy` that the launcher (module `services`) applies: namespace, accounts, rights, Leases, Secret and
 //! webhook configurations. All of them except the namespace have the launcher's label and annotation. The webhooks have a
 //! loopback address.
 
@@ -14,28 +14,29 @@ pub(super) const MANAGED_BY_LABEL: &str = "app.kubernetes.io/managed-by";
 /// The annotation with the name of the launcher that applied the object last.
 pub(super) const LAUNCHER: &str = "coscheduler.dev/launcher";
 
-macro_rules! base {
+macro_rules! deploy {
     ($($file:literal),* $(,)?) => {
-        [$(($file, include_str!(concat!("../../../../deploy/base/", $file)))),*]
+        [$(($file, include_str!(concat!("../../../../deploy/", $file)))),*]
     };
 }
 
-const NAMESPACE: [(&str, &str); 1] = base!["namespace.yaml"];
-const RIGHTS: [(&str, &str); 12] = base![
-    "config-service/service-account.yaml",
-    "config-service/rbac.yaml",
-    "affinity-planner/service-account.yaml",
-    "placeholder-manager/service-account.yaml",
-    "placeholder-manager/rbac.yaml",
-    "placeholder-manager/lease.yaml",
-    "watcher/service-account.yaml",
-    "watcher/rbac.yaml",
-    "watcher/lease.yaml",
-    "admission-webhook/service-account.yaml",
-    "admission-webhook/rbac.yaml",
-    "admission-webhook/certificates.yaml",
+const NAMESPACE: [(&str, &str); 1] = deploy!["base/namespace.yaml"];
+const RIGHTS: [(&str, &str); 13] = deploy![
+    "base/config-service/service-account.yaml",
+    "base/config-service/rbac.yaml",
+    "base/affinity-planner/service-account.yaml",
+    "base/placeholder-manager/service-account.yaml",
+    "base/placeholder-manager/rbac.yaml",
+    "base/placeholder-manager/lease.yaml",
+    "components/placeholder-pods/rbac.yaml",
+    "base/watcher/service-account.yaml",
+    "base/watcher/rbac.yaml",
+    "base/watcher/lease.yaml",
+    "base/admission-webhook/service-account.yaml",
+    "base/admission-webhook/rbac.yaml",
+    "base/admission-webhook/certificates.yaml",
 ];
-const WEBHOOKS: [(&str, &str); 1] = base!["admission-webhook/webhook-configuration.yaml"];
+const WEBHOOKS: [(&str, &str); 1] = deploy!["base/admission-webhook/webhook-configuration.yaml"];
 
 /// The namespace.
 pub(super) fn namespace() -> anyhow::Result<Vec<Value>> {
@@ -74,7 +75,7 @@ pub(super) fn webhook_configurations(port: u16, launcher: &str) -> anyhow::Resul
 fn read(files: &[(&str, &str)]) -> anyhow::Result<Vec<Value>> {
     let mut objects = Vec::new();
     for (file, yaml) in files {
-        let found = manifests::parse(yaml).with_context(|| format!("in deploy/base/{file}"))?;
+        let found = manifests::parse(yaml).with_context(|| format!("in deploy/{file}"))?;
         objects.extend(found);
     }
     Ok(objects)

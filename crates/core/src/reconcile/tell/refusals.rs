@@ -34,7 +34,7 @@ pub const REFUSALS: [ReasonCode; 11] = [
 /// The prefix of a message that stands for several similar Events (client-go, `tools/record/events_cache.go`).
 const COMBINED: &str = "(combined from similar events): ";
 
-/// The reason why the API server refused a request. `act` is the request in words, for example "create claim ci/source", and
+/// The reason why the API server refused a request. `act` is the request in words, for example "create claim source", and
 /// `answer` is the API server's error text.
 pub fn refused(act: &str, answer: &str) -> Reason {
     let (reason, detail) = read_answer(answer);

@@ -48,6 +48,7 @@ fn n1_exactly_the_version_that_was_looked_at_leaves_a_cordoned_node_and_task_pod
             unless_exists: None,
             raise: None,
             update: None,
+            control: None,
             reason,
         },
     ] = &decision.steps[..]
@@ -218,4 +219,80 @@ fn n1_a_placeholder_whose_claims_cannot_follow_is_reported() {
     // A pod of another object does not count, even if it has the run's labels.
     own_pod(&mut observed).controller = Some(owner("StatefulSet", "s", "another-set"));
     assert_eq!(blocked(&reconcile(&observed)), Some(""));
+}
+
+/// Pins [`Backend::Pod`] on the run.
+fn choose_pods(observed: &mut Observed) {
+    change_run(observed, |run| {
+        let settings = run
+            .annotations
+            .get_mut(crate::annotations::PLACEHOLDER)
+            .unwrap();
+        *settings = settings.replace("\"statefulset\"", "\"pod\"");
+    });
+}
+
+/// Makes the placeholder consist only of its pod.
+fn only_a_pod(observed: &mut Observed) {
+    let pod = own_pod(observed);
+    pod.controller = Some(owner("PipelineRun", "build", "u"));
+    pod.placeholder.as_mut().unwrap().of_run = true;
+    let own = pod.to_placeholder().unwrap();
+    let name = own.object.name.clone();
+    observed.placeholders.insert(name, Arc::new(own));
+}
+
+#[test]
+fn n1_p1_a_pod_without_a_controller_leaves_once_it_has_one_that_keeps_the_record() {
+    let mut observed = cordoned();
+    choose_pods(&mut observed);
+    only_a_pod(&mut observed);
+    let decision = reconcile(&observed);
+    let [
+        Step::Evict {
+            pod,
+            update: Some(update),
+            control: Some(spec),
+            ..
+        },
+    ] = &decision.steps[..]
+    else {
+        panic!("{:?}", decision.steps);
+    };
+    assert_eq!(*pod, observed.pods[&pod_name(&observed)].object);
+    assert_eq!(spec.name.as_str(), name(&observed));
+    assert_eq!(update.record.evacuated.as_ref().unwrap().times, 1);
+    // `kubectl drain` has deleted the pod already.
+    own_pod(&mut observed).object.deleting = true;
+    assert_eq!(leaving(&reconcile(&observed)).len(), 1);
+}
+
+#[test]
+fn n1_p1_the_controller_creates_the_next_pod_once_the_old_pod_is_gone() {
+    let mut observed = cordoned();
+    choose_pods(&mut observed);
+    let uid = own(&mut observed).object.uid.clone();
+    only_a_pod(&mut observed);
+    let own = own(&mut observed);
+    own.object.uid = uid;
+    own.backend = Backend::Controlled;
+    own.parked = true;
+    // The manager died between the creation of the controller and the deletion of the pod.
+    let decision = reconcile(&observed);
+    let [Step::Evict { control: None, .. }] = &decision.steps[..] else {
+        panic!("{:?}", decision.steps);
+    };
+    let pod = pod_name(&observed);
+    observed.pods.remove(&pod);
+    let start = Step::Start(name(&observed));
+    assert_eq!(reconcile(&observed).steps, [start]);
+}
+
+#[test]
+fn p7_a_pod_is_no_placeholder_of_a_run_whose_placeholders_have_controllers() {
+    let mut observed = observed();
+    observed.called = true;
+    only_a_pod(&mut observed);
+    let steps = reconcile(&observed).steps;
+    assert!(matches!(steps[..], [Step::Create(_)]), "{steps:?}");
 }

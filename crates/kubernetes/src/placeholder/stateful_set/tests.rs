@@ -1,10 +1,10 @@
 use super::*;
-use coscheduler_core::config::Reserves;
+use coscheduler_core::config::{Backend, Reserves};
 use coscheduler_core::mode::IsolationScope;
 use coscheduler_core::separation::Separation;
 use serde_json::json;
 
-fn spec() -> PlaceholderSpec {
+pub(in crate::placeholder) fn spec() -> PlaceholderSpec {
     PlaceholderSpec {
         subset: String::new(),
         name: "affinity-assistant-0123456789".parse().unwrap(),
@@ -23,6 +23,7 @@ fn spec() -> PlaceholderSpec {
         cpu: "50m".to_owned(),
         memory: "100Mi".to_owned(),
         reserves: Reserves::Nothing,
+        backend: Backend::Controlled,
         image: "pause".to_owned(),
         pod_template: serde_json::Map::new(),
         service_account_name: String::new(),
@@ -52,7 +53,7 @@ fn p3_what_decides_where_the_runs_pods_may_run_holds_for_the_placeholder_too() {
         service_account_name: "builder".to_owned(),
         ..spec()
     };
-    let pod = serde_json::to_value(pod(&spec, &Volumes::default())).unwrap();
+    let pod = serde_json::to_value(pod_spec(&spec, &Volumes::default())).unwrap();
     for key in [
         "imagePullSecrets",
         "nodeSelector",
@@ -191,7 +192,8 @@ fn p3_the_runs_security_context_is_laid_over_the_placeholders_own() {
             pod_template: template.as_object().cloned().unwrap(),
             ..spec()
         };
-        serde_json::to_value(pod(&spec, &Volumes::default())).unwrap()["securityContext"].take()
+        serde_json::to_value(pod_spec(&spec, &Volumes::default())).unwrap()["securityContext"]
+            .take()
     };
     assert_eq!(
         of(json!({"runAsUser": 1000, "fsGroup": 7, "supplementalGroups": [8]})),
@@ -218,7 +220,7 @@ fn p3_a_field_of_the_wrong_type_is_left_out_alone() {
         pod_template: template.as_object().cloned().unwrap(),
         ..spec()
     };
-    let pod = pod(&spec, &Volumes::default());
+    let pod = pod_spec(&spec, &Volumes::default());
     assert_eq!(pod.tolerations, None);
     assert_eq!(pod.node_selector.unwrap()["disk"], "ssd");
 }
@@ -229,7 +231,7 @@ fn m4_separation_reaches_the_pod() {
         separation: Separation::Isolate(IsolationScope::Cluster),
         ..spec()
     };
-    let pod = pod(&spec, &Volumes::default());
+    let pod = pod_spec(&spec, &Volumes::default());
     assert_eq!(pod.affinity, Some(affinity(None, spec.separation, &[])));
 }
 
@@ -243,7 +245,7 @@ fn v8_a_claim_for_one_pod_is_no_volume_and_its_nodes_are_required() {
         unmounted: ["single".to_owned()].into(),
         node_terms: vec![vec![coscheduler_core::volumes::NodeTerm::default()]],
     };
-    let pod = serde_json::to_value(pod(&spec, &volumes)).unwrap();
+    let pod = serde_json::to_value(pod_spec(&spec, &volumes)).unwrap();
     assert_eq!(
         pod["volumes"],
         json!([{"name": "claim-0", "persistentVolumeClaim": {"claimName": "brought"}}])
