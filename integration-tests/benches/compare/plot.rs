@@ -8,11 +8,15 @@ const LABELS: f64 = 450.0;
 /// The height of a row.
 const ROW: f64 = 26.0;
 /// The series with their colours. All colours can be read on a light and on a dark page.
-const SERIES: [(&str, &str); 2] = [("built-in", "#bc4c00"), ("ours", "#2f81f7")];
+const SERIES: [(&str, &str); 3] = [
+    ("built-in", "#bc4c00"),
+    ("ours", "#2f81f7"),
+    ("ours (pods)", "#2da44e"),
+];
 const GREY: &str = "#7d8590";
 
 /// A row: its label, and the ratio of each series.
-pub(crate) type Row = (String, [Option<Spread>; 2]);
+pub(crate) type Row = (String, [Option<Spread>; 3]);
 
 pub(crate) fn of(title: &str, rows: &[Row]) -> String {
     let ratios = || rows.iter().flat_map(|(_, ratios)| ratios.iter().flatten());
@@ -31,7 +35,7 @@ pub(crate) fn of(title: &str, rows: &[Row]) -> String {
          font-family=\"sans-serif\" font-size=\"13\">\n"
     );
     svg += &text(10.0, 18.0, GREY, title);
-    for ((name, colour), from) in SERIES.iter().zip([0.0, 180.0]) {
+    for ((name, colour), from) in SERIES.iter().zip([0.0, 150.0, 280.0]) {
         svg += &text(LABELS + from, 18.0, colour, &format!("● {name} ÷ disabled"));
     }
     for ratio in [least, 1.0, most] {
@@ -41,7 +45,7 @@ pub(crate) fn of(title: &str, rows: &[Row]) -> String {
     for ((label, ratios), row) in rows.iter().zip(1_u32..) {
         let y = ROW * (f64::from(row) + 1.0);
         svg += &text(10.0, y + 4.0, GREY, label);
-        for ((ratio, (_, colour)), y) in ratios.iter().zip(SERIES).zip([y - 4.0, y + 4.0]) {
+        for ((ratio, (_, colour)), y) in ratios.iter().zip(SERIES).zip([y - 6.0, y, y + 6.0]) {
             let Some(ratio) = ratio else { continue };
             svg += &line(colour, [x(ratio.least), x(ratio.most)], [y; 2]);
             let dot = x(ratio.median);

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use super::figures::{Figures, Spread};
 use super::plan::{Load, Options, Pace};
 use super::plot;
-use super::sides::{DISABLED, built_in, ours};
+use super::sides::{DISABLED, built_in, ours, pods};
 
 /// The figures of a load: for each round, those of each side.
 #[derive(Debug)]
@@ -116,7 +116,7 @@ const PLOTS: [(&str, &str, &str); 5] = [
 pub(crate) fn plots(options: &Options, measured: &[Measured]) -> Vec<(String, String)> {
     let plot = |(row, file, title): (&str, &str, &str)| {
         let of_mode = |load: &Measured, mode: &String| {
-            let sides = [built_in(mode), ours(mode)];
+            let sides = [built_in(mode), ours(mode), pods(mode)];
             let ratios = sides.map(|side| load.ratio([&side, DISABLED], row));
             (format!("{}, {mode}", load.load), ratios)
         };
@@ -134,13 +134,17 @@ pub(crate) fn plots(options: &Options, measured: &[Measured]) -> Vec<(String, St
 
 /// The targets of the project, with the figures beside them.
 fn targets(options: &Options, measured: &[Measured]) -> String {
-    let mut table = "| load | mode | makespan over `disabled`: at most half of what the built-in adds | API requests over \
+    let mut table = "| load | mode | placeholders | makespan over `disabled`: at most half of what the built-in adds | API requests over \
                      `disabled` | first pod bound, p99, ratio to `disabled`: ≤ 1.15 | CPU a run of our services: ≤ 12 ms | peak \
-                     memory of the largest service: ≤ 50 MiB |\n|---|---|---|---|---|---|---|\n"
+                     memory of the largest service: ≤ 50 MiB |\n|---|---|---|---|---|---|---|---|\n"
         .to_owned();
     for load in measured {
-        for mode in &options.modes {
-            let (us, them) = (ours(mode), built_in(mode));
+        let backends = |mode: &String| {
+            let backends = [("StatefulSets", ours(mode)), ("pods", pods(mode))];
+            backends.map(|(backend, us)| (mode.clone(), backend, us))
+        };
+        for (mode, backend, us) in options.modes.iter().flat_map(backends) {
+            let them = built_in(&mode);
             let (added, theirs) = (load.added(&us, MAKESPAN), load.added(&them, MAKESPAN));
             let makespan = added.zip(theirs).map_or(NONE.to_owned(), |(us, them)| {
                 // At other paces, the makespan is mostly the time of the creations.
@@ -175,7 +179,7 @@ fn targets(options: &Options, measured: &[Measured]) -> String {
             };
             let _ = writeln!(
                 table,
-                "| {} | `{mode}` | {makespan} | {requests} | {} | {} | {} |",
+                "| {} | `{mode}` | {backend} | {makespan} | {requests} | {} | {} | {} |",
                 load.load,
                 at_most(load.ratio([&us, DISABLED], BOUND_P99), 1.15),
                 at_most(load.figure(&us, CPU_OF_OURS), 12.0),
@@ -199,10 +203,12 @@ pub(crate) fn headlines(options: &Options, measured: &[Measured]) -> String {
     let _ = writeln!(table, "\n|---|---|---|{}", "---|".repeat(PLOTS.len()));
     for load in measured {
         for mode in &options.modes {
-            let (us, them) = (ours(mode), built_in(mode));
+            let (us, pods, them) = (ours(mode), pods(mode), built_in(mode));
             for (sides, name) in [
                 ([&*us, DISABLED], "ours ÷ disabled"),
+                ([&*pods, DISABLED], "ours (pods) ÷ disabled"),
                 ([&*us, &*them], "ours ÷ built-in"),
+                ([&*pods, &*them], "ours (pods) ÷ built-in"),
                 ([&*them, DISABLED], "built-in ÷ disabled"),
             ] {
                 let _ = write!(table, "| {} | `{mode}` | {name} |", load.load);
@@ -223,13 +229,20 @@ pub(crate) fn readme(options: &Options, measured: &[Measured]) -> String {
     };
     let mut table = format!("| ratio to Tekton alone ({}) |", load.load);
     for mode in &options.modes {
-        let _ = write!(table, " ours, `{mode}` | built-in, `{mode}` |");
+        let _ = write!(
+            table,
+            " ours, `{mode}` | ours (pods), `{mode}` | built-in, `{mode}` |"
+        );
     }
-    let _ = writeln!(table, "\n|---|{}", "---|---|".repeat(options.modes.len()));
+    let _ = writeln!(
+        table,
+        "\n|---|{}",
+        "---|---|---|".repeat(options.modes.len())
+    );
     for (row, _, title) in PLOTS {
         let _ = write!(table, "| {title} |");
         for mode in &options.modes {
-            for side in [ours(mode), built_in(mode)] {
+            for side in [ours(mode), pods(mode), built_in(mode)] {
                 let ratio = load.ratio([&side, DISABLED], row);
                 let _ = write!(table, " {} |", ratio_cell(ratio));
             }
@@ -241,17 +254,23 @@ pub(crate) fn readme(options: &Options, measured: &[Measured]) -> String {
 
 /// All figures of a load in one mode.
 fn figures(load: &Measured, mode: &str) -> String {
-    let (us, them) = (ours(mode), built_in(mode));
+    let (us, pods, them) = (ours(mode), pods(mode), built_in(mode));
     let mut table = String::from(
-        "| figure | disabled | built-in | ours | built-in ÷ disabled | ours ÷ disabled | ours ÷ built-in |\n\
-         |---|---|---|---|---|---|---|\n",
+        "| figure | disabled | built-in | ours | ours (pods) | built-in ÷ disabled | ours ÷ disabled | ours (pods) ÷ disabled | \
+         ours ÷ built-in | ours (pods) ÷ built-in |\n|---|---|---|---|---|---|---|---|---|---|\n",
     );
-    for row in load.rows(&[&us, &them, DISABLED]) {
+    for row in load.rows(&[&us, &pods, &them, DISABLED]) {
         let _ = write!(table, "| {row} |");
-        for side in [DISABLED, &them, &us] {
+        for side in [DISABLED, &them, &us, &pods] {
             let _ = write!(table, " {} |", cell(load.figure(side, &row)));
         }
-        for sides in [[&*them, DISABLED], [&*us, DISABLED], [&*us, &*them]] {
+        for sides in [
+            [&*them, DISABLED],
+            [&*us, DISABLED],
+            [&*pods, DISABLED],
+            [&*us, &*them],
+            [&*pods, &*them],
+        ] {
             let _ = write!(table, " {} |", ratio_cell(load.ratio(sides, &row)));
         }
         table.push('\n');
@@ -263,7 +282,7 @@ fn figures(load: &Measured, mode: &str) -> String {
 fn requests(options: &Options, load: &Measured) -> String {
     let mut sides = vec![DISABLED.to_owned()];
     for mode in &options.modes {
-        sides.extend([built_in(mode), ours(mode)]);
+        sides.extend([built_in(mode), ours(mode), pods(mode)]);
     }
     let mut table = format!(
         "<details><summary>API requests a run, by client and verb (medians)</summary>\n\n| client | verb | {} |\n|---|---|{}\n",

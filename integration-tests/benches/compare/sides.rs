@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use coscheduler_core::config;
+use coscheduler_core::config::{self, Backend, PLACEHOLDER_BACKEND};
 use integration_tests::sides::Side;
 
 use super::plan::Options;
@@ -15,9 +15,14 @@ pub(crate) fn built_in(mode: &str) -> String {
     format!("built-in {mode}")
 }
 
-/// The name of our services in this mode.
+/// The name of our services in this mode, with their default configuration: placeholders are StatefulSets.
 pub(crate) fn ours(mode: &str) -> String {
     format!("ours {mode}")
+}
+
+/// The name of our services in this mode, with `placeholder-backend: pod`.
+pub(crate) fn pods(mode: &str) -> String {
+    format!("ours (pods) {mode}")
 }
 
 #[derive(Debug)]
@@ -29,7 +34,7 @@ pub(crate) struct OneSide {
 }
 
 impl Options {
-    /// Tekton alone, and for each mode Tekton's assistant and our services with their default configuration.
+    /// Tekton alone, and for each mode Tekton's assistant and our services with each kind of placeholder.
     pub(crate) fn sides(&self) -> anyhow::Result<Vec<OneSide>> {
         let mut sides = vec![OneSide {
             name: DISABLED.to_owned(),
@@ -43,8 +48,14 @@ impl Options {
                 anyhow::bail!("{}", violations.collect::<Vec<_>>().join("; "));
             }
             let tektons = Side::Tekton(mode.clone());
-            let side = Side::Ours(flags.into_iter().collect());
-            for (name, side) in [(built_in(mode), tektons), (ours(mode), side)] {
+            let sets: Vec<_> = flags.into_iter().collect();
+            let backend = (PLACEHOLDER_BACKEND.to_owned(), Backend::Pod.to_string());
+            let with_pods = sets.iter().cloned().chain([backend]).collect();
+            for (name, side) in [
+                (built_in(mode), tektons),
+                (ours(mode), Side::Ours(sets)),
+                (pods(mode), Side::Ours(with_pods)),
+            ] {
                 sides.push(OneSide {
                     name,
                     side,
