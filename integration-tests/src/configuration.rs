@@ -13,7 +13,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
-use testbed::services::{CONFIG_MAP, NAMESPACE, OPERATOR, Service};
+use testbed::services::{CONFIG_MAP, NAMESPACE, OPERATOR, Service, backend};
 use tonic::transport::Channel;
 
 use crate::Scene;
@@ -50,6 +50,7 @@ impl Scene<'_> {
         let data: serde_json::Map<_, _> = flags
             .iter()
             .map(|(key, value)| ((*key).to_owned(), json!(value)))
+            .chain(backend().map(|(key, value)| (key, json!(value))))
             .collect();
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), NAMESPACE);
         let patch = Patch::Json::<()>(serde_json::from_value(

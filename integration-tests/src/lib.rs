@@ -32,6 +32,7 @@ pub mod rights;
 pub mod room;
 pub mod runs;
 pub mod send;
+pub mod sets;
 pub mod sides;
 pub mod stack;
 pub mod struck;

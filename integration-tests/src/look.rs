@@ -20,6 +20,7 @@ use serde_json::Value;
 
 use crate::Scene;
 use crate::runs::Run;
+use crate::sets::{is_alone, set_of};
 
 /// How long anything may take on a busy machine. A wait that reaches this limit is a failure.
 pub const LIMIT: Duration = Duration::from_secs(300);
@@ -54,7 +55,7 @@ pub struct Objects {
     pub task_pods: Vec<Pod>,
     /// Placeholder pods.
     pub placeholders: Vec<Pod>,
-    /// StatefulSets.
+    /// StatefulSets. For a placeholder that is only a pod: the StatefulSet that it would have ([`set_of`]).
     pub stateful_sets: Vec<StatefulSet>,
     /// Claims.
     pub claims: Vec<PersistentVolumeClaim>,
@@ -199,8 +200,9 @@ impl Scene<'_> {
         Ok(seen)
     }
 
-    /// Waits until the namespace has a placeholder that is bound to a node, and returns its StatefulSet and pod. For namespaces
-    /// with one placeholder.
+    /// Waits until the namespace has a placeholder that is bound to a node, and returns its StatefulSet and pod. If it has no
+    /// StatefulSet (`placeholder-backend: pod`), returns the StatefulSet that it would have ([`set_of`]). For namespaces with one
+    /// placeholder.
     ///
     /// # Errors
     ///
@@ -296,13 +298,16 @@ impl Scene<'_> {
         let all = ListParams::default();
         let pods = self.api::<Pod>().list(&all).await?.items;
         let (placeholders, others): (Vec<_>, Vec<_>) = pods.into_iter().partition(is_placeholder);
+        let mut stateful_sets = self.api::<StatefulSet>().list(&all).await?.items;
+        let alone = placeholders.iter().filter(|pod| is_alone(pod));
+        stateful_sets.extend(alone.map(set_of));
         Ok(Objects {
             task_pods: others
                 .into_iter()
                 .filter(|pod| pod.labels().contains_key("tekton.dev/taskRun"))
                 .collect(),
             placeholders,
-            stateful_sets: self.api::<StatefulSet>().list(&all).await?.items,
+            stateful_sets,
             claims: self.api::<PersistentVolumeClaim>().list(&all).await?.items,
         })
     }

@@ -31,7 +31,12 @@ pub enum Refusal {
 impl Scene<'_> {
     /// Creates the ResourceQuota `quota` with these limits, and waits until Kubernetes counts objects for it.
     pub async fn quota(&self, hard: Value) -> anyhow::Result<()> {
-        let quota = json!({"metadata": {"name": QUOTA}, "spec": {"hard": hard}});
+        self.quota_of(json!({"hard": hard})).await
+    }
+
+    /// As [`Self::quota`], with this `spec`.
+    pub async fn quota_of(&self, spec: Value) -> anyhow::Result<()> {
+        let quota = json!({"metadata": {"name": QUOTA}, "spec": spec});
         let quota: ResourceQuota = serde_json::from_value(quota)?;
         let quotas = self.api::<ResourceQuota>();
         quotas.create(&PostParams::default(), &quota).await?;

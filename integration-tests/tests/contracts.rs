@@ -26,7 +26,6 @@ use coscheduler_proto::planner::{
 use integration_tests::look::node;
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, grpc, shared};
-use k8s_openapi::api::apps::v1::StatefulSet;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use testbed::services::{OPERATOR, Service};
@@ -318,7 +317,7 @@ fn placeholders_can_be_listed_shown_and_watched() -> anyhow::Result<()> {
             assert_eq!(node(pod), Some(item.node.as_str()));
             assert_eq!(item.claim_names.len(), 1);
             assert_eq!(item.mode(), Mode::Pipelineruns);
-            let set = scene.api::<StatefulSet>().get(&item.name).await?;
+            let set = scene.set(&item.name).await?;
             let created = set.creation_timestamp().unwrap().0.as_second();
             assert_eq!(item.create_time.as_ref().unwrap().seconds, created);
         }

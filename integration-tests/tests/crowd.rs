@@ -17,6 +17,7 @@ use integration_tests::installation::{kubectl, overlay};
 use integration_tests::look::{has_priority, is_placeholder, node};
 use integration_tests::nodes::NodeEvent;
 use integration_tests::runs::{Run, run};
+use integration_tests::sets::only_pods;
 use integration_tests::struck::Waiting;
 use integration_tests::{Scene, alone};
 use k8s_openapi::api::core::v1::Pod;
@@ -119,7 +120,14 @@ async fn submit_noisy(scene: &Scene<'_>, runs: usize, change: impl Fn(Run) -> Ru
 
 /// Creates the runs of a tenant whose quota allows no placeholder, and waits until each run has an Event about this.
 async fn refused(scene: &Scene<'_>, runs: usize) -> Outcome {
-    scene.quota(json!({"count/statefulsets.apps": "0"})).await?;
+    // The quota refuses only placeholders.
+    let quota = match only_pods() {
+        true => json!({"hard": {"pods": "0"}, "scopeSelector": {"matchExpressions": [
+            {"scopeName": "PriorityClass", "operator": "In", "values": [PLACEHOLDER_CLASS]},
+        ]}}),
+        false => json!({"hard": {"count/statefulsets.apps": "0"}}),
+    };
+    scene.quota_of(quota).await?;
     submit_noisy(scene, runs, |run| run).await?;
     let tells = |event: &Event| event.reason.as_deref() == Some("QuotaExceeded");
     let told = scene.until_many("tell a run of the quota", runs, tells);

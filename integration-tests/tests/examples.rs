@@ -10,7 +10,6 @@ use futures::future::join_all;
 use integration_tests::look::{is_placeholder, node};
 use integration_tests::stack::Stack;
 use integration_tests::{Scene, on_bed};
-use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
 use kube::api::{DynamicObject, ListParams, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -354,9 +353,7 @@ async fn took_turns(scene: &Scene<'_>) -> Outcome {
 
 /// Waits until the placeholder is deleted and only these claims are left.
 async fn left(scene: &Scene<'_>, stay: &[&str]) -> Outcome {
-    scene
-        .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
-        .await?;
+    scene.until_sets("are gone", |sets| sets.is_empty()).await?;
     scene
         .until_all::<Pod>("have no placeholder", |pods| {
             !pods.iter().any(|pod| is_placeholder(pod))

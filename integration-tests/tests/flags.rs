@@ -99,7 +99,7 @@ async fn shows(scene: &Scene<'_>, name: &str, mode: Mode) -> Outcome {
             == Some(name)
     };
     let sets = scene
-        .until_all::<StatefulSet>("are those of the mode", |sets| {
+        .until_sets("are those of the mode", |sets| {
             sets.iter().filter(|set| of_run(set)).count() == expected
         })
         .await?;
@@ -214,9 +214,7 @@ fn m6_the_eight_rows_in_both_columns_by_question_and_by_what_runs_do() -> Outcom
         for (name, mode) in runs {
             showed(scene, &name, mode).await?;
         }
-        scene
-            .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
-            .await?;
+        scene.until_sets("are gone", |sets| sets.is_empty()).await?;
         Ok(())
     })
 }

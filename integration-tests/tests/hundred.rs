@@ -17,7 +17,6 @@ use integration_tests::look::{assert_succeeded, claims, is_done, is_placeholder,
 use integration_tests::plugin::{PASSING, explanation};
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, alone_with};
-use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt as _;
@@ -168,9 +167,7 @@ fn assert_together(name: &str, pods: &[Pod]) {
 
 /// Waits until no placeholder is left, and only `tektons` claims, which Tekton made.
 async fn nothing_left_but_tektons(scene: &Scene<'_>, tektons: usize) -> Outcome {
-    scene
-        .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
-        .await?;
+    scene.until_sets("are gone", |sets| sets.is_empty()).await?;
     scene
         .until_all::<Pod>("have no placeholder", |pods| {
             !pods.iter().any(|pod| is_placeholder(pod))

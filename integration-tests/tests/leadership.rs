@@ -12,6 +12,7 @@ use coscheduler_kubernetes::pods;
 use integration_tests::look::{is_placeholder, until};
 use integration_tests::metrics;
 use integration_tests::runs::run;
+use integration_tests::sets::without_sets;
 use integration_tests::{Scene, alone, shared};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -48,6 +49,9 @@ async fn comes_back(scene: &Scene<'_>, set: &StatefulSet) -> Outcome {
 
 #[test]
 fn n6_a_stateful_set_deleted_by_hand_in_the_middle_of_a_run_is_back_within_a_minute() -> Outcome {
+    if without_sets() {
+        return Ok(());
+    }
     shared(async |scene| {
         let one = run("bereft")
             .template("source")
@@ -68,6 +72,9 @@ fn n6_a_stateful_set_deleted_by_hand_in_the_middle_of_a_run_is_back_within_a_min
 
 #[test]
 fn n6_a_stateful_set_deleted_without_its_pod_takes_the_pod_back() -> Outcome {
+    if without_sets() {
+        return Ok(());
+    }
     shared(async |scene| {
         let one = run("orphaned")
             .template("source")
@@ -93,6 +100,9 @@ fn n6_a_stateful_set_deleted_without_its_pod_takes_the_pod_back() -> Outcome {
 
 #[test]
 fn n6_what_is_left_over_while_the_manager_is_down_is_swept() -> Outcome {
+    if without_sets() {
+        return Ok(());
+    }
     alone(Config::default(), async |scene| {
         let services = &scene.stack.services;
         let one = |name: &str| {

@@ -34,6 +34,7 @@ mod outages;
 mod overrides;
 mod parents;
 mod pipelineruns;
+mod placeholder_pods;
 mod placeholders;
 mod plugin;
 mod random;

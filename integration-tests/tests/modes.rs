@@ -112,9 +112,7 @@ fn m1_m2_v3_pods_that_use_a_claim_share_its_placeholders_node() -> Outcome {
             assert_eq!(affine, used == 1, "{name}");
         }
         // The placeholders are deleted. The claims that Tekton made stay, as without our services.
-        scene
-            .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
-            .await?;
+        scene.until_sets("are gone", |sets| sets.is_empty()).await?;
         let kept = scene.objects().await?.claims;
         assert_eq!(kept.len(), 2);
         for claim in &kept {
@@ -153,9 +151,7 @@ fn m1_m2_v3_pods_that_use_a_claim_share_its_placeholders_node() -> Outcome {
             .collect();
         assert!(!of_run.contains(&"both".to_owned()), "{of_run:?}");
         assert!(of_run.contains(&"report".to_owned()), "{of_run:?}");
-        scene
-            .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
-            .await?;
+        scene.until_sets("are gone", |sets| sets.is_empty()).await?;
         Ok(())
     })
 }
@@ -310,9 +306,7 @@ async fn follows_source_only(scene: &Scene<'_>, name: &str) -> Outcome {
     scene.succeeds(name).await?;
     let pods = scene.objects().await?.task_pods;
     assert_eq!(node(task(&pods, "report")), node(&placeholder), "{name}");
-    scene
-        .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
-        .await?;
+    scene.until_sets("are gone", |sets| sets.is_empty()).await?;
     Ok(())
 }
 
@@ -398,7 +392,7 @@ fn v8_m2_with_all_a_claim_of_many_nodes_counts_and_authors_cannot_change_that() 
         let told = scene.submit_told(run).await?.warnings.join(" ");
         assert!(told.contains("Task \"both\" will not run"), "{told}");
         let sets = |sets: &[Arc<StatefulSet>]| sets.len() == 2;
-        scene.until_all::<StatefulSet>("are two", sets).await?;
+        scene.until_sets("are two", sets).await?;
         scene.end("refused", "reads").await?;
         let ended = scene.done("refused").await?;
         assert_eq!(condition(&ended).unwrap()["reason"], "Failed");

@@ -10,6 +10,7 @@ use integration_tests::installation::{define, kubectl, overlay};
 use integration_tests::look::LIMIT;
 use integration_tests::prometheus::Prometheus;
 use integration_tests::runs::run;
+use integration_tests::sets::only_pods;
 use integration_tests::{Scene, alone};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
@@ -148,9 +149,11 @@ fn b6_the_metrics_for_people_on_call_follow_what_happens() -> Outcome {
         prometheus.until(measured, is(1.0)).await?;
 
         let refused = scene.stack.scene().await?;
-        refused
-            .quota(json!({"count/statefulsets.apps": "0"}))
-            .await?;
+        let of_placeholders = match only_pods() {
+            true => "pods",
+            false => "count/statefulsets.apps",
+        };
+        refused.quota(json!({of_placeholders: "0"})).await?;
         refused.submit(run("refused").task("one", &[], &[])).await?;
         let waiting = "coscheduler_runs_waiting{reason=\"QuotaExceeded\"}";
         prometheus.until(waiting, is(1.0)).await?;

@@ -10,12 +10,13 @@ use coscheduler_core::annotations::{GROUP, MODE, PART_OF, PINNED, TEKTON_AFFINIT
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::look::node;
 use integration_tests::runs::{Run, run};
+use integration_tests::sets::resource;
 use integration_tests::{Scene, shared_with_overrides};
-use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
+use testbed::services::Service;
 use testbed::{Config, MOVABLE_STORAGE_CLASS, Releases};
 use tokio::sync::OnceCell;
 
@@ -151,11 +152,12 @@ fn m3_pipelines_in_a_pipeline_run_on_its_node_and_leave_nothing_of_their_own() -
                 pod.name_any()
             );
         }
-        // According to the audit log, only one StatefulSet was ever created in this namespace.
+        // According to the audit log, the manager created only one placeholder in this namespace.
         let written = scene.requests_since(integration_tests::audit::Mark::default())?;
         let sets: Vec<_> = written
             .iter()
-            .filter(|request| request.verb == "create" && request.object.resource == "statefulsets")
+            .filter(|request| request.is_by(Service::PlaceholderManager))
+            .filter(|request| request.verb == "create" && request.object.resource == resource())
             .filter(|request| request.object.namespace == scene.namespace)
             .collect();
         assert_eq!(sets.len(), 1, "{sets:?}");
@@ -250,9 +252,7 @@ fn p6_the_placeholder_stays_until_the_pods_of_the_parts_have_ended() -> Outcome 
             .send("PATCH", "tekton.dev/v1/pipelineruns/parent/status", &failed)
             .await?
             .accepted()?;
-        scene
-            .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
-            .await?;
+        scene.until_sets("are gone", |sets| sets.is_empty()).await?;
         let pods = scene.objects().await?.task_pods;
         let slow = pods
             .iter()

@@ -18,7 +18,6 @@ use integration_tests::look::{self, node};
 use integration_tests::plugin::{RBAC, ROLE, answer, grant, plugin, plugin_with, with_rights};
 use integration_tests::runs::run;
 use integration_tests::{Scene, alone_with, shared_with};
-use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
 use kube::api::{DynamicObject, PostParams};
 use kube::core::{ApiResource, GroupVersionKind};
@@ -1066,7 +1065,7 @@ async fn check_example(scene: &Scene<'_>, file: &Path, map: &Path) -> Outcome {
         ensure!(!stays.iter().any(|stay| stay.placeholder), "{stays:?}");
     }
     let sets = scene
-        .until_all::<StatefulSet>("are the planned ones", |sets| {
+        .until_sets("are the planned ones", |sets| {
             sets.len() == placeholders.len()
         })
         .await?;

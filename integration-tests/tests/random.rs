@@ -26,6 +26,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::faults::kubelet;
 use integration_tests::look::{Kind, is_placeholder, node, succeeded};
 use integration_tests::runs::{Run, run};
+use integration_tests::sets::only_pods;
 use integration_tests::{Scene, alone_with};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
@@ -53,6 +54,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const CLEANED_UP: Duration = Duration::from_secs(30);
 /// The environment variable with the seed of a repeated test.
 const SEED: &str = "COSCHEDULER_SEED";
+/// The name of a deed that needs StatefulSets.
+const SETS_GO: &str = "delete the StatefulSet";
 const MODES: [&str; 4] = [
     "disabled",
     "workspaces",
@@ -157,7 +160,7 @@ impl Deed {
             Self::Cancel(_) => "cancel",
             Self::KillTask { .. } => "kill a task's pod",
             Self::KillPlaceholder => "kill the placeholder's pod",
-            Self::DeleteStatefulSets { .. } => "delete the StatefulSet",
+            Self::DeleteStatefulSets { .. } => SETS_GO,
             Self::Crash(_) => "kill a service",
             Self::Flip(_) => "change the mode",
         }
@@ -757,7 +760,11 @@ fn n5_p6_v4_of_two_hundred_runs_ended_and_disturbed_at_random_nothing_is_left() 
             ensure!(took < CLEANED_UP, "it took {took:?} until nothing was left");
             let met = stage.met.lock().unwrap_or_else(PoisonError::into_inner);
             for (deed, (_, in_time)) in met.iter() {
-                ensure!(*in_time > 0, "{deed}: no run met it at its point: {met:?}");
+                let there = !(only_pods() && *deed == SETS_GO);
+                ensure!(
+                    !there || *in_time > 0,
+                    "{deed}: no run met it at its point: {met:?}"
+                );
             }
             let in_time: usize = met.values().map(|(_, in_time)| in_time).sum();
             ensure!(2 * in_time > RUNS, "most runs met nothing: {met:?}");

@@ -8,7 +8,6 @@ use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::installation::kubectl;
 use integration_tests::runs::{Run, run};
 use integration_tests::{Scene, shared_with};
-use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use serde_json::{Value, json};
@@ -130,9 +129,7 @@ fn applied_again(version: &str, how: &[&str]) -> Outcome {
             with_file(&scene, &apply, &manifest).await?;
             let done = runs.get(&name).await?;
             assert_eq!(settled(&done), settled(&created), "{mode}");
-            scene
-                .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
-                .await?;
+            scene.until_sets("are gone", |sets| sets.is_empty()).await?;
             runs.delete(&name, &Default::default()).await?;
             scene.nothing_left_but(&[]).await?;
             scene

@@ -261,9 +261,7 @@ fn flipped_to(flag: &'static str) -> Outcome {
                 }
             }
         }
-        scene
-            .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
-            .await?;
+        scene.until_sets("are gone", |sets| sets.is_empty()).await?;
         Ok(())
     })
 }

@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use integration_tests::collector::{Collector, Span};
 use integration_tests::metrics::scrape;
 use integration_tests::runs::run;
+use integration_tests::sets::only_pods;
 use integration_tests::{alone_with, grpc, shared};
 use kube::ResourceExt as _;
 use testbed::Config;
@@ -30,11 +31,14 @@ const ADMISSION: [(&str, &str); 3] = [
     ),
 ];
 /// The clean-up by the manager itself, which watches runs.
-const CLEAN_UP: [(&str, &str); 3] = [
-    ("admission-webhook", "admission"),
-    ("placeholder-manager", "clean up"),
-    ("placeholder-manager", "delete statefulsets"),
-];
+fn clean_up(last: &'static str) -> [(&'static str, &'static str); 3] {
+    [
+        ("admission-webhook", "admission"),
+        ("placeholder-manager", "clean up"),
+        ("placeholder-manager", last),
+    ]
+}
+
 /// The chain of a report by the watcher, for which the planner calls the placeholder-manager. `rpc` is the name of both spans
 /// of this call, and `last` is the manager's request.
 fn reported(rpc: &'static str, last: &'static str) -> [(&'static str, &'static str); 8] {
@@ -86,15 +90,19 @@ fn b6_one_trace_follows_a_run_from_its_admission_to_its_clean_up() -> anyhow::Re
         scene.nothing_left_but(&[]).await?;
 
         let rpc = "coscheduler.placeholder.v1.PlaceholderService/Ensure";
-        let creation = reported(rpc, "create statefulsets");
+        let (created, deleted) = match only_pods() {
+            true => ("create pods", "delete pods"),
+            false => ("create statefulsets", "delete statefulsets"),
+        };
+        let creation = reported(rpc, created);
         // If the watcher's report reaches the manager before the manager's own watch shows the end of the run, this report begins
         // the clean-up.
         let rpc = "coscheduler.placeholder.v1.PlaceholderService/Release";
-        let release = reported(rpc, "delete statefulsets");
+        let release = reported(rpc, deleted);
         let chains: [(&str, &[&[_]]); 3] = [
             ("admission", &[&ADMISSION]),
             ("creation", &[&creation]),
-            ("clean-up", &[&CLEAN_UP, &release]),
+            ("clean-up", &[&clean_up(deleted), &release]),
         ];
         for (what, any) in chains {
             let has_any = |spans: &[Span]| any.iter().any(|chain| has_chain(spans, chain));

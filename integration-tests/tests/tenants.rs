@@ -71,7 +71,7 @@ impl Victim {
         let placeholder = pods.iter().find(|pod| is_its(pod) && is_placeholder(pod));
         let placeholder = placeholder.context("no placeholder")?;
         let set = placeholder.labels()[INSTANCE].clone();
-        let set = scene.api::<StatefulSet>().get(&set).await?;
+        let set = scene.set(&set).await?;
         let claim = integration_tests::look::claims(placeholder);
         let claim = claim.into_iter().next();
         let mut has: BTreeSet<_> = pods
@@ -290,7 +290,7 @@ fn p6_p7_n1_what_says_that_it_is_another_runs_touches_nobody_but_itself() -> Out
         scene.succeeds("after").await?;
         let neighbours_own = neighbour.set.name_any();
         scene
-            .until_all::<StatefulSet>("are the neighbour's", |sets| {
+            .until_sets("are the neighbour's", |sets| {
                 sets.iter().all(|set| set.name_any() == neighbours_own)
             })
             .await?;

@@ -12,8 +12,8 @@ use integration_tests::cramped::waits;
 use integration_tests::look::{self, is_placeholder, node, succeeded};
 use integration_tests::plugin::explanation;
 use integration_tests::runs::{Run, run};
+use integration_tests::sets::resource;
 use integration_tests::{Scene, shared_with_overrides};
-use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, PostParams};
@@ -291,9 +291,10 @@ fn v7_claims_in_two_zones_are_reported_and_the_run_goes_on_once_one_node_reaches
         let events = on_runs.iter().take_while(|it| *it == "create events");
         let events = events.count();
         assert!([1, 2].contains(&events), "{on_runs:?}");
+        let [created, deleted] = ["create", "delete"].map(|verb| format!("{verb} {}", resource()));
         let expected = [
-            "create statefulsets",
-            "delete statefulsets",
+            &*created,
+            &*deleted,
             "patch pipelineruns",
             "patch pipelineruns",
         ];
@@ -488,9 +489,7 @@ fn v8_an_existing_claim_for_one_pod_keeps_the_placeholder_to_its_nodes_without_m
             pods.retain(|pod| pod.labels()["tekton.dev/pipelineRun"] == mode);
             assert_eq!(pods.len(), 2 + others);
             assert_eq!(nodes(&pods), BTreeSet::from([node(&placeholder).unwrap()]));
-            scene
-                .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
-                .await?;
+            scene.until_sets("are gone", |sets| sets.is_empty()).await?;
         }
         scene
             .nothing_left_but(&["single-pipelineruns", "single-workspaces"])
@@ -521,9 +520,7 @@ fn v8_claims_for_many_nodes_are_coscheduled_like_the_others() -> Outcome {
             let mut pods = scene.objects().await?.task_pods;
             pods.retain(|pod| pod.labels()["tekton.dev/pipelineRun"] == mode);
             assert_eq!(nodes(&pods), BTreeSet::from([node(&placeholder).unwrap()]));
-            scene
-                .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
-                .await?;
+            scene.until_sets("are gone", |sets| sets.is_empty()).await?;
         }
         scene
             .nothing_left_but(&["many-workspaces", "many-pipelineruns"])
@@ -646,9 +643,7 @@ fn v6_a_claim_that_is_bound_twice_is_one_claim() -> Outcome {
             pods.retain(|pod| pod.labels()["tekton.dev/pipelineRun"] == mode);
             assert_eq!(pods.len(), 3, "{mode}");
             assert_eq!(nodes(&pods), BTreeSet::from([node(&placeholder).unwrap()]));
-            scene
-                .until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
-                .await?;
+            scene.until_sets("are gone", |sets| sets.is_empty()).await?;
         }
         // A task uses two parts of the claim that Tekton makes from one template.
         let parts = json!([
@@ -934,7 +929,7 @@ fn v1_a_claim_that_is_created_late_is_mounted_all_the_same() -> Outcome {
             .held("one");
         scene.submit(waiting).await?;
         scene
-            .until_all::<StatefulSet>("has a placeholder", |sets| sets.len() == 1)
+            .until_sets("has a placeholder", |sets| sets.len() == 1)
             .await?;
         create_claim(&scene, "late", LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
         let (_, placeholder) = scene.placeholder().await?;
@@ -1031,7 +1026,7 @@ fn v7_a_claim_made_anew_in_another_zone_is_reported_while_the_placeholder_waits(
         let api = scene.api::<PersistentVolumeClaim>();
         api.delete("anew-1", &DeleteParams::default()).await?;
         scene
-            .until_all::<StatefulSet>("has a placeholder", |sets| sets.len() == 1)
+            .until_sets("has a placeholder", |sets| sets.len() == 1)
             .await?;
         scene
             .until("anew", "is not blocked by it", |run| !conflict(run))
