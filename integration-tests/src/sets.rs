@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 use testbed::services::backend;
 
@@ -47,7 +48,11 @@ pub fn set_of(pod: &Pod) -> StatefulSet {
     let mut metadata = pod.metadata.clone();
     metadata.name = name.strip_suffix("-0").map(str::to_owned);
     let template = PodTemplateSpec {
-        metadata: Some(pod.metadata.clone()),
+        metadata: Some(ObjectMeta {
+            labels: pod.metadata.labels.clone(),
+            annotations: pod.metadata.annotations.clone(),
+            ..ObjectMeta::default()
+        }),
         spec: pod.spec.clone(),
     };
     StatefulSet {

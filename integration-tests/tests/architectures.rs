@@ -28,7 +28,9 @@ fn on_two_architectures(test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Outcom
     let change = |services: &mut ServicesConfig| {
         services.mode = Some("pipelineruns".to_owned());
         let allowed = "workspaces, isolate-pipelinerun";
-        services.flags = [("allowed-overrides".to_owned(), allowed.to_owned())].into();
+        services
+            .flags
+            .extend([("allowed-overrides".to_owned(), allowed.to_owned())]);
     };
     alone_with(config, change, async |scene| {
         let nodes: Api<Node> = Api::all(scene.client.clone());

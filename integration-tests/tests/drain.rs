@@ -18,6 +18,7 @@ use integration_tests::audit::Request;
 use integration_tests::installation::kubectl;
 use integration_tests::look::{is_placeholder, node, succeeded};
 use integration_tests::runs::{Run, run};
+use integration_tests::sets::only_pods;
 use integration_tests::{Scene, shared_with_overrides};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
@@ -262,7 +263,11 @@ fn n1_a_node_drained_with_fifty_runs_on_it_costs_a_few_requests_a_run() -> Outco
         }
         for (verb, count) in by_verb {
             let bound = BOUNDS.iter().find(|(of, _)| *of == verb);
-            let bound = bound.map_or(0.0, |(_, bound)| *bound);
+            let mut bound = bound.map_or(0.0, |(_, bound)| *bound);
+            if only_pods() && verb == "list" {
+                // Before a StatefulSet takes the pod's place, the manager looks if the pod is gone.
+                bound += 1.0;
+            }
             let count = a_run(count);
             ensure!(
                 count <= bound,

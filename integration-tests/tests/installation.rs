@@ -16,6 +16,7 @@ use integration_tests::look::{self, is_placeholder};
 use integration_tests::metrics::get;
 use integration_tests::rights::{self, Right};
 use integration_tests::runs::run;
+use integration_tests::sets::without_sets;
 use integration_tests::stack::Stack;
 use integration_tests::{Scene, on_bed};
 use k8s_openapi::ByteString;
@@ -74,6 +75,10 @@ fn is_complete(configuration: Option<&MutatingWebhookConfiguration>) -> bool {
 #[test]
 fn an_installation_works_with_exactly_its_rights_and_stands_in_nobodys_way_when_deleted() -> Outcome
 {
+    // `deploy/base` does not grant the right to create pods.
+    if without_sets() {
+        return Ok(());
+    }
     // With streaming lists, which not every API server supports, the services would not need the rights to list.
     let config = Config {
         audit_log: true,

@@ -23,12 +23,12 @@ fn on_one_node(scope: &str, test: impl AsyncFnOnce(&Scene<'_>) -> Outcome) -> Ou
     };
     let change = |services: &mut ServicesConfig| {
         services.mode = Some("isolate-pipelinerun".to_owned());
-        services.flags = [
+        let flags = [
             ("isolation-scope", scope),
             ("allowed-overrides", "disabled"),
-        ]
-        .map(|(flag, value)| (flag.to_owned(), value.to_owned()))
-        .into();
+        ];
+        let flags = flags.map(|(flag, value)| (flag.to_owned(), value.to_owned()));
+        services.flags.extend(flags);
     };
     alone_with(config, change, test)
 }

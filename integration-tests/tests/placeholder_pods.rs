@@ -21,7 +21,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
-use testbed::services::ServicesConfig;
+use testbed::services::{CONFIG_MAP, NAMESPACE, ServicesConfig};
 use testbed::{Config, MOVABLE_STORAGE_CLASS};
 
 type Outcome = anyhow::Result<()>;
@@ -254,25 +254,31 @@ fn p1_an_installation_with_component_placeholder_pods_needs_no_other_rights() ->
     on_bed(Config::default(), async |bed| {
         let overlay = overlay(&bed, &["base"], "placeholder-pods")?;
         kubectl(&bed, &["apply", "-k", &overlay]).await?;
+        let all = json!({"data": {"allowed-overrides": "pipelineruns"}}).to_string();
+        let patch = [
+            "patch",
+            "configmap",
+            CONFIG_MAP,
+            "--namespace",
+            NAMESPACE,
+            "--patch",
+            &all,
+        ];
+        kubectl(&bed, &patch).await?;
         let services = serve(&bed, 1).await?;
         lead_here(&bed.client(), &services).await?;
         let stack = Stack::new(bed, services);
         let scene = stack.scene().await?;
         scene.pool(2).await?;
-        let run = run("installed")
-            .in_pool_of(&scene)
-            .template_of_class("source", MOVABLE_STORAGE_CLASS)
-            .task("one", &["source"], &[])
-            .asking("100m")
-            .held("one");
-        scene.submit(run).await?;
+        scene.submit(two(&scene, "pipelineruns")).await?;
+        scene.at_gate("two").await?;
         let old = own_pod(&scene).await?;
         ensure!(sets(&scene).await?.is_empty(), "a StatefulSet");
         let old = node(&old).unwrap();
         scene.cordon(old, true).await?;
         scene.moved_from(old).await?;
-        scene.end("installed", "one").await?;
-        scene.succeeds("installed").await?;
+        scene.open_gate("two").await?;
+        scene.succeeds("two").await?;
         scene.nothing_left_but(&[]).await?;
         stack.services.check()
     })

@@ -53,9 +53,8 @@ fn everything(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
             ),
             ("default-affinity-assistant-pod-template", DEFAULTS),
         ];
-        services.flags = flags
-            .map(|(key, value)| (key.to_owned(), value.to_owned()))
-            .into();
+        let flags = flags.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        services.flags.extend(flags);
     };
     shared_with(config, change, test)
 }

@@ -241,7 +241,7 @@ fn b5_failures_name_the_fault_and_have_their_exit_codes() -> Outcome {
 fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     let configure = |services: &mut testbed::services::ServicesConfig| {
         let flag = ("allowed-overrides".to_owned(), OVERRIDES.to_owned());
-        services.flags = [flag].into();
+        services.flags.extend([flag]);
     };
     let config = Config {
         nodes: 8,
@@ -993,7 +993,7 @@ fn b5_v2a_plan_of_a_copied_run_is_what_the_cluster_then_gets() -> Outcome {
 fn v8_b5_plan_of_a_run_with_shared_claims_is_what_the_cluster_then_gets() -> Outcome {
     let configure = |services: &mut testbed::services::ServicesConfig| {
         services.mode = Some("workspaces".to_owned());
-        services.flags = BTreeMap::from([
+        services.flags.extend([
             ("allowed-overrides".to_owned(), OVERRIDES.to_owned()),
             ("coschedule-claims".to_owned(), "node-bound".to_owned()),
         ]);

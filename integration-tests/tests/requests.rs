@@ -55,7 +55,9 @@ fn m1_v3_a_run_with_one_claim_in_workspaces_costs_at_most_four_writes_and_no_rea
 fn n6_a_change_of_a_run_that_is_nobodys_business_costs_no_request() -> Outcome {
     let change = |services: &mut testbed::services::ServicesConfig| {
         let overrides = "workspaces, isolate-pipelinerun".to_owned();
-        services.flags = [("allowed-overrides".to_owned(), overrides)].into();
+        services
+            .flags
+            .extend([("allowed-overrides".to_owned(), overrides)]);
     };
     alone_with(audited(), change, async |scene| {
         for mode in ["workspaces", "pipelineruns", "isolate-pipelinerun"] {

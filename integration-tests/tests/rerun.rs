@@ -19,7 +19,9 @@ type Outcome = anyhow::Result<()>;
 fn everything(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     let change = |services: &mut ServicesConfig| {
         let overrides = "workspaces, isolate-pipelinerun, disabled".to_owned();
-        services.flags = [("allowed-overrides".to_owned(), overrides)].into();
+        services
+            .flags
+            .extend([("allowed-overrides".to_owned(), overrides)]);
     };
     shared_with(Config::default(), change, test)
 }
