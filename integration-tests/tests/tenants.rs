@@ -290,7 +290,7 @@ fn p6_p7_n1_what_says_that_it_is_another_runs_touches_nobody_but_itself() -> Out
         scene.succeeds("after").await?;
         let neighbours_own = neighbour.set.name_any();
         scene
-            .until_sets("are the neighbour's", |sets| {
+            .until_all::<StatefulSet>("are the neighbour's", |sets| {
                 sets.iter().all(|set| set.name_any() == neighbours_own)
             })
             .await?;
