@@ -77,7 +77,7 @@ const ON_ITS_WAY: [&str; 6] = [
 /// limit for the registration of a node is the same).
 const PROVISIONING: Duration = Duration::from_secs(15 * 60);
 
-/// The first cause for which the run waits. `None` if the run waits for nothing, or is done.
+/// The first cause for which the run waits. `None` if the run waits for nothing, is done, or is being deleted or cancelled.
 pub(super) fn cause(facts: &Facts) -> Option<Cause> {
     let run = &facts.run;
     let status = run.spec.get("status").and_then(Value::as_str);

@@ -431,7 +431,7 @@ fn b3_n7_a_reservation_that_few_nodes_could_hold_is_given_up_and_the_author_hear
     // Pods that use none of the claims may run on other nodes, so they do not count.
     restrict(&mut observed, CLAIM, "zone", "a");
     assert_eq!(shrinking(&reconcile(&observed)), Some((1550, REDUCED)));
-    // A pod that waits counts until it is let go.
+    // A waiting pod counts until the manager lets it run without its placeholder, even if it uses none of the claims.
     let waits = task("waits", &name(&observed), 2000);
     add(&mut observed, waits);
     assert_eq!(shrinking(&reconcile(&observed)), None);
