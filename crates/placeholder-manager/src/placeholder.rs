@@ -64,29 +64,36 @@ impl Requests {
             return self.create_pod(run, spec, volumes).await;
         }
         let set = placeholder::build(owner, spec, volumes);
+        let (created, set) = self.create_set(run, spec, &set).await?;
+        if !created && is_adopted(&run.annotations) {
+            self.adopt(owner, spec, &set).await?;
+        }
+        Ok(created)
+    }
+
+    /// Creates a placeholder's StatefulSet. If the run has it already, returns false and the existing StatefulSet.
+    async fn create_set(
+        &self,
+        run: &PipelineRun,
+        spec: &PlaceholderSpec,
+        set: &StatefulSet,
+    ) -> Result<(bool, StatefulSet), Error> {
         let (api, name) = (self.placeholders(&run.namespace), spec.name.as_str());
         let params = PostParams::default();
-        let created = match retried(|| api.create(&params, &set)).await {
-            Ok(_) => return Ok(true),
+        let act = |verb: &str| format!("{verb} {KIND} {}/{name}", run.namespace);
+        let found = match retried(|| api.create(&params, set)).await {
+            Ok(set) => return Ok((true, set)),
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
                 retried(|| api.get_opt(name)).await
             }
-            Err(error) => {
-                let act = format!("create {KIND} {}/{name}", run.namespace);
-                return Err(failed(act, error));
-            }
+            Err(error) => return Err(failed(act("create"), error)),
         };
-        let found = created
-            .map_err(|error| failed(format!("read {KIND} {}/{name}", run.namespace), error))?;
-        let Some(found) = found else {
+        let Some(found) = found.map_err(|error| failed(act("read"), error))? else {
             let name = format!("{}/{name}", run.namespace);
             return Err(Error::Terminating { name });
         };
         check_owner(KIND, &found.metadata, run)?;
-        if is_adopted(&run.annotations) {
-            self.adopt(owner, spec, &found).await?;
-        }
-        Ok(false)
+        Ok((false, found))
     }
 
     /// Creates a placeholder that is only a pod. The StatefulSet controller would delete a pod that has ended, and create the pod
@@ -166,20 +173,10 @@ impl Requests {
         succession: &Succession,
     ) -> Result<Placeholder, Error> {
         let set = placeholder::successor(owner(run), spec, volumes, succession);
-        let (api, name) = (self.placeholders(&run.namespace), spec.name.as_str());
-        let params = PostParams::default();
-        let act = |verb: &str| format!("{verb} {KIND} {}/{name}", run.namespace);
-        let name = || format!("{}/{name}", run.namespace);
-        let created = match retried(|| api.create(&params, &set)).await {
-            Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {
-                let found = retried(|| api.get_opt(spec.name.as_str())).await;
-                found.map_err(|error| failed(act("read"), error))?
-            }
-            created => Some(created.map_err(|error| failed(act("create"), error))?),
-        };
-        let found = created.ok_or_else(|| Error::Terminating { name: name() })?;
-        check_owner(KIND, &found.metadata, run)?;
-        view(found).ok_or_else(|| Error::Terminating { name: name() })
+        let (_, set) = self.create_set(run, spec, &set).await?;
+        view(set).ok_or_else(|| Error::Terminating {
+            name: format!("{}/{}", run.namespace, spec.name),
+        })
     }
 
     /// Makes the StatefulSet of a parked placeholder create the placeholder's pod. Returns `None` if the placeholder is gone or

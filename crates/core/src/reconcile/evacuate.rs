@@ -124,11 +124,11 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
         Role::NeverStarted | Role::Started => None,
     };
     let raise = placeholder.and_then(|own| raise(own));
-    let without_controller = placeholder.filter(|own| own.backend == Backend::Pod);
+    let is_only_a_pod = placeholder.is_some_and(|own| own.backend == Backend::Pod);
     // An earlier reconcile or Kubernetes itself has deleted the pod already, so only the Event is left to publish.
     if pod.object.deleting && !at_once {
         decision.events.push(reason.clone());
-        if raise.is_none() && without_controller.is_none() {
+        if raise.is_none() && !is_only_a_pod {
             return;
         }
     }
@@ -146,7 +146,7 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
             return;
         }
     }
-    let recorded = placeholder.filter(|_| moved.is_some() || without_controller.is_some());
+    let recorded = placeholder.filter(|_| moved.is_some() || is_only_a_pod);
     let update = recorded.map(|own| Update {
         placeholder: own.object.name.clone(),
         record: Record {

@@ -47,13 +47,12 @@ impl Cache {
             observed
                 .refused
                 .extend(refused.map(|reason| (name.clone(), reason)));
-            let spec = observed
-                .planned()
-                .iter()
-                .find(|spec| spec.name.as_str() == name);
-            let own = match (own.backend, spec) {
-                (Backend::Pod, Some(spec)) => Arc::new(own.as_planned(spec)),
-                (Backend::Pod | Backend::Controlled, _) => own.clone(),
+            let mut planned = observed.planned().iter();
+            let own = match own.backend {
+                Backend::Controlled => own.clone(),
+                Backend::Pod => planned
+                    .find(|spec| spec.name.as_str() == name)
+                    .map_or_else(|| own.clone(), |spec| Arc::new(own.as_planned(spec))),
             };
             observed.placeholders.insert(name, own);
         }

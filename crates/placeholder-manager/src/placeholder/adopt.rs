@@ -57,10 +57,8 @@ impl Requests {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), owner.namespace);
         let name = pod_name(&set.name_any());
         let act = || format!("adopt pod {}/{name}", owner.namespace);
-        let params = ListParams::default().fields(&format!("metadata.name={name}"));
-        let found = retried(|| api.list(&params)).await;
-        let mut found = found.map_err(|error| failed(act(), error))?.into_iter();
-        if let Some(patch) = found.find_map(|found| adopt::pod(owner, set, &found)) {
+        let found = self.own_pod(owner.namespace, &set.name_any()).await?;
+        if let Some(patch) = found.and_then(|found| adopt::pod(owner, set, &found)) {
             let (params, patch) = (PatchParams::default(), Patch::Merge(patch));
             unless_gone(once(api.patch(&name, &params, &patch)).await, act)?;
         }
