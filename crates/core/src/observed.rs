@@ -14,7 +14,6 @@ use crate::pipeline_run::{OwnerReference, PipelineRun};
 use crate::plan::{PlaceholderSpec, Plan, Reason};
 use crate::reconcile::apart::left_out;
 use crate::reconcile::evacuate::Node;
-use crate::reconcile::requests::amounts;
 use crate::violation::Violation;
 use crate::volumes::{NodeTerm, Nodes, SeenClaim};
 
@@ -135,9 +134,7 @@ impl Placeholder {
     /// does not show these: the manager changes its requests.
     pub fn as_planned(&self, spec: &PlaceholderSpec) -> Self {
         let mut own = self.clone();
-        let list = [("cpu", &spec.cpu), ("memory", &spec.memory)];
-        let list = list.map(|(name, text)| Some((name.to_owned(), text.parse().ok()?)));
-        own.needs.requests = amounts(&list.into_iter().flatten().collect());
+        own.needs.requests = spec.requests();
         let class = spec.pod_template.get("priorityClassName");
         own.priority_class = class.and_then(|it| it.as_str()).map(str::to_owned);
         own

@@ -74,8 +74,15 @@ pub enum Released {
 /// An action on the cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Create this placeholder.
-    Create(Box<PlaceholderSpec>),
+    /// Create a placeholder.
+    Create {
+        /// Its specification.
+        spec: Box<PlaceholderSpec>,
+        /// The requests to try for its pod, in this order, if its pod is created without the scheduling gate. The pod gets the
+        /// first requests that the API server accepts. If the API server accepts none, the pod gets the requests of the
+        /// specification. `None` if the specification alone decides on the pod.
+        sizes: Option<Vec<Amounts>>,
+    },
     /// Delete this placeholder and its pod.
     Delete(ObjectRef),
     /// Delete the pod of a placeholder that no longer exists.
@@ -109,7 +116,7 @@ pub enum Step {
     Start(String),
     /// Reduce the requests of a placeholder's pod.
     Shrink {
-        /// The pod.
+        /// The pod. If the version is empty, any version of this pod is reduced.
         pod: ObjectRef,
         /// The pod's new requests for CPU and memory.
         size: Amounts,
@@ -180,7 +187,7 @@ impl Step {
     /// The purpose of this step.
     pub fn purpose(&self) -> Purpose {
         match self {
-            Self::Create(_) => Purpose::Ensure,
+            Self::Create { .. } => Purpose::Ensure,
             Self::Delete(_) | Self::DeleteOrphan(_) | Self::DeleteClaim(_) | Self::Unprotect(_) => {
                 Purpose::Release
             }

@@ -16,7 +16,7 @@ use coscheduler_core::observed::Placeholder;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 
-pub use pod::{Succession, pod, successor};
+pub use pod::{Succession, opened, pod, successor};
 pub use stateful_set::{Owner, build, made_claims, selector, single_pod_claims};
 
 use crate::objects;

@@ -86,9 +86,13 @@ impl Reconciler {
         let namespace = &key.namespace;
         let known = |update: &Update| observed.placeholders.get(&update.placeholder).cloned();
         match step {
-            Step::Create(spec) => {
+            Step::Create { spec, sizes } => {
                 if let Some((run, _)) = &observed.run {
-                    acted.created |= self.create(run, spec, &observed.nodes).await?;
+                    let created = self.create(run, spec, sizes.as_deref(), &observed.nodes);
+                    if let Some(refused) = created.await? {
+                        acted.created = true;
+                        acted.events.extend(refused);
+                    }
                 }
             }
             Step::Delete(own) => {
@@ -264,13 +268,15 @@ impl Reconciler {
         }
     }
 
-    /// Creates a placeholder. Returns false if the run has this placeholder already.
+    /// Creates a placeholder. Returns the Events about sizes that the API server refused, or `None` if the run has this
+    /// placeholder already.
     async fn create(
         &self,
         run: &PipelineRun,
         spec: &PlaceholderSpec,
+        sizes: Option<&[Amounts]>,
         nodes: &Nodes,
-    ) -> Result<bool, Error> {
+    ) -> Result<Option<Vec<Reason>>, Error> {
         let seen = self.seen(run, spec).await?;
         if let Some(conflict) = conflict(&seen, nodes) {
             let reason = reasons::volume_node_affinity_conflict(&conflict, &spec.name);
@@ -279,9 +285,9 @@ impl Reconciler {
         let volumes = volumes(spec, &seen);
         let created = self
             .requests
-            .create_placeholder(run, spec, &volumes)
+            .create_placeholder(run, spec, sizes, &volumes)
             .await?;
-        if created {
+        if created.is_some() {
             info!(
                 namespace = run.namespace,
                 pipeline_run = run.name,

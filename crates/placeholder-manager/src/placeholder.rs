@@ -12,9 +12,10 @@ use coscheduler_core::observed::ObjectRef;
 use coscheduler_core::observed::{Placeholder, Record};
 use coscheduler_core::pinned::is_adopted;
 use coscheduler_core::pipeline_run::PipelineRun;
-use coscheduler_core::plan::PlaceholderSpec;
+use coscheduler_core::plan::{PlaceholderSpec, Reason};
 use coscheduler_core::pod_template::EVACUATED_CLASS;
 use coscheduler_core::reconcile::evacuate::RAISED;
+use coscheduler_core::reconcile::requests::Amounts;
 use coscheduler_core::volumes::Volumes;
 pub(crate) use coscheduler_kubernetes::placeholder::view;
 use coscheduler_kubernetes::placeholder::{self, Owner, Succession, patch};
@@ -43,8 +44,9 @@ pub(crate) fn watched(client: &Client) -> (Api<StatefulSet>, watcher::Config) {
 }
 
 impl Requests {
-    /// Creates a placeholder of a run, and its claims. Returns false if the run has this placeholder already. If Tekton's assistant
-    /// created the StatefulSet of an adopted run, takes over this StatefulSet (B7).
+    /// Creates a placeholder of a run, and its claims. A placeholder that is only a pod gets the first of `sizes` that the API
+    /// server accepts. Returns the Events about refused sizes, or `None` if the run has this placeholder already. If Tekton's
+    /// assistant created the StatefulSet of an adopted run, takes over this StatefulSet (B7).
     ///
     /// # Errors
     ///
@@ -53,22 +55,23 @@ impl Requests {
         &self,
         run: &PipelineRun,
         spec: &PlaceholderSpec,
+        sizes: Option<&[Amounts]>,
         volumes: &Volumes,
-    ) -> Result<bool, Error> {
+    ) -> Result<Option<Vec<Reason>>, Error> {
         let owner = owner(run);
         // Claims that only one pod may use are created first, so that they exist if the placeholder exists (V8).
         for claim in placeholder::single_pod_claims(owner, spec) {
             self.create_claim(&run.namespace, &claim).await?;
         }
         if spec.backend == Backend::Pod {
-            return self.create_pod(run, spec, volumes).await;
+            return self.create_pod(run, spec, sizes, volumes).await;
         }
         let set = placeholder::build(owner, spec, volumes);
         let (created, set) = self.create_set(run, spec, &set).await?;
         if !created && is_adopted(&run.annotations) {
             self.adopt(owner, spec, &set).await?;
         }
-        Ok(created)
+        Ok(created.then(Vec::new))
     }
 
     /// Creates a placeholder's StatefulSet. If the run has it already, returns false and the existing StatefulSet.
@@ -102,20 +105,27 @@ impl Requests {
         &self,
         run: &PipelineRun,
         spec: &PlaceholderSpec,
+        sizes: Option<&[Amounts]>,
         volumes: &Volumes,
-    ) -> Result<bool, Error> {
+    ) -> Result<Option<Vec<Reason>>, Error> {
         let (owner, namespace) = (owner(run), run.namespace.as_str());
         for claim in placeholder::made_claims(owner, spec) {
             self.create_claim(namespace, &claim).await?;
         }
         let pod = placeholder::pod(owner, spec, volumes);
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let name = pod_name(spec.name.as_str());
-        let params = PostParams::default();
-        match retried(|| api.create(&params, &pod)).await {
-            Ok(_) => return Ok(true),
+        let created = match sizes {
+            Some(sizes) if self.can_resize().await? => {
+                self.create_opened(namespace, spec, pod, sizes).await
+            }
+            Some(_) | None => self.create(namespace, &pod).await.map(|()| Vec::new()),
+        };
+        match created {
+            Ok(refused) => return Ok(Some(refused)),
             Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => {}
-            Err(error) => return Err(failed(format!("create pod {name}"), error)),
+            Err(error) => {
+                let name = pod_name(spec.name.as_str());
+                return Err(failed(format!("create pod {name}"), error));
+            }
         }
         let name = format!("{namespace}/{}", spec.name);
         let Some(found) = self.own_pod(namespace, spec.name.as_str()).await? else {
@@ -128,7 +138,7 @@ impl Requests {
                     .await?;
                 Err(Error::Terminating { name })
             }
-            false => Ok(false),
+            false => Ok(None),
         }
     }
 

@@ -20,7 +20,7 @@ use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
 use kube::{Api, Client};
 use serde_json::json;
-use tokio::sync::Semaphore;
+use tokio::sync::{OnceCell, Semaphore};
 
 use coscheduler_core::observed::{KnownClaim, ObjectRef, RunPresence};
 use coscheduler_core::pipeline_run::PipelineRun as View;
@@ -45,6 +45,7 @@ pub(crate) struct Requests {
     pub(crate) client: Client,
     pub(crate) listings: Arc<Semaphore>,
     pub(crate) pods: OneList<Vec<PodUse>>,
+    can_resize: Arc<OnceCell<bool>>,
 }
 
 impl Requests {
@@ -53,6 +54,7 @@ impl Requests {
             client,
             listings: Arc::new(Semaphore::new(LISTINGS)),
             pods: OneList::default(),
+            can_resize: Arc::default(),
         }
     }
 

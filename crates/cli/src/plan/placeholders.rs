@@ -105,7 +105,7 @@ fn asks(run: &PipelineRun, plan: &Plan, own: &Value) -> Vec<String> {
         .into_iter()
         .find_map(|step| match step {
             Step::Open { sizes, .. } => Some(sizes),
-            Step::Create(_)
+            Step::Create { .. }
             | Step::Delete(_)
             | Step::DeleteOrphan(_)
             | Step::DeleteClaim(_)

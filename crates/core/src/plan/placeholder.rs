@@ -11,6 +11,7 @@ use crate::pinned::Pinned;
 use crate::pipeline_run::PipelineRun;
 use crate::pod_template;
 use crate::reasons;
+use crate::reconcile::requests::{Amounts, amounts};
 use crate::separation::Separation;
 
 use super::Reason;
@@ -61,6 +62,13 @@ impl PlaceholderSpec {
     /// True if no other placeholder of the isolation scope is allowed on its node (M4).
     pub(crate) fn is_isolated(&self) -> bool {
         matches!(self.separation, Separation::Isolate(_))
+    }
+
+    /// The placeholder's own requests, without room for other pods.
+    pub fn requests(&self) -> Amounts {
+        let list = [("cpu", &self.cpu), ("memory", &self.memory)];
+        let list = list.map(|(name, text)| Some((name.to_owned(), text.parse().ok()?)));
+        amounts(&list.into_iter().flatten().collect())
     }
 
     /// The names of all claims of the placeholder, mounted or not mounted.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::apart::left_out;
+use super::reserve::first_sizes;
 use super::{Decision, Step, Update, pause};
 use crate::config::Backend;
 use crate::observed::{Done, Observed, Placeholder, Record, Sight, elapsed};
@@ -63,8 +64,10 @@ fn missing(observed: &Observed, spec: &PlaceholderSpec, follows: bool, decision:
     let no_call = follows && spec.is_isolated();
     let leader_acts = observed.leads && (no_call || decision.lasts(observed, sight, MISSING));
     if observed.called || leader_acts {
-        let spec = without_left_out(observed, spec);
-        decision.steps.push(Step::Create(Box::new(spec)));
+        let spec = Box::new(without_left_out(observed, spec));
+        let run = observed.run.as_ref();
+        let sizes = run.and_then(|(run, _)| first_sizes(observed, run, &spec, decision));
+        decision.steps.push(Step::Create { spec, sizes });
     }
 }
 

@@ -40,7 +40,7 @@ pub fn tried_within(said: &str) -> Duration {
 pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<Reason> {
     let mut cause = None;
     for placed in reserve::placed(observed) {
-        let waiting = placed.waiting().filter(|pod| {
+        let waiting = placed.followers().waiting().filter(|pod| {
             let refused = pod.unscheduled.as_ref().is_some_and(|it| it.no_node);
             let refused = refused && !pod.scheduler_said().is_some_and(waits_for_claim);
             refused && pod.task_run().is_some() && !pod.object.deleting

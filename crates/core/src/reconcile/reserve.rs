@@ -1,7 +1,8 @@
 //! Lets placeholders ask the scheduler for the room that their runs need (B3, N7).
 //!
 //! If a placeholder asks for room, its pod is created with a scheduling gate. Then the manager increases the pod's requests and
-//! removes the gate. At first, the placeholder asks for the most that the run's pods can request at the same time. If the
+//! removes the gate. The first pod of a placeholder without a controller needs no gate: the manager creates this pod with the
+//! increased requests. At first, the placeholder asks for the most that the run's pods can request at the same time. If the
 //! scheduler finds no node, the placeholder asks only for the room of the largest of these pods, and waits. Once the placeholder
 //! is bound, it gives the room up. It does so at once, or, with [`Reserves::Peak`], pod by pod. The requests of a bound
 //! placeholder never grow, because that would bypass the scheduler.
@@ -9,7 +10,8 @@
 //! With [`Reserves::Nothing`], a placeholder asks for room only after it left a node that had no room for a pod of the run
 //! (module `make_room`). Then it asks for the room of the largest waiting pod.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod followers;
+
 use std::time::Duration;
 
 use super::evacuate::moved;
@@ -17,14 +19,12 @@ use super::requests::Amounts;
 use super::tell::refusals::lacks_room;
 use super::{Decision, MOVES, Step, ask_again, evict};
 use crate::config::{Backend, Reserves};
-use crate::mode::Mode;
 use crate::observed::{Needs, Observed, Placeholder, PlaceholderLabels, Pod, Record, Sight};
-use crate::pinned::Pinned;
 use crate::pipeline_run::PipelineRun;
 use crate::plan::{PlaceholderSpec, Reason};
 use crate::reasons;
-use crate::sizes::{Demand, Progress, Sizes};
-use crate::subsets;
+
+use followers::Followers;
 
 /// The scheduling gate of a placeholder's pod whose requests are not set yet.
 pub const GATE: &str = "coscheduler.dev/reservation";
@@ -103,35 +103,29 @@ impl<'a> Placed<'a> {
         // which the API server has not answered yet may belong to another run too: any pod of the namespace can have these labels
         // and this affinity.
         let confirmed = |pod: &&Pod| self.observed.answers.contains_key(&pod.object.uid);
-        let waiting = self.waiting().find(confirmed).filter(|_| home.is_none());
+        let waiting = self
+            .followers()
+            .waiting()
+            .find(confirmed)
+            .filter(|_| home.is_none());
         let own = &self.own.needs;
         let special = waiting.filter(|pod| pod.needs.limit_nodes_more_than(own));
-        let Demand { peak, need } = self.demand(false);
-        let beside = match (special, self.spec.reserves) {
+        let beside = match special {
             // In the first case, the placeholder returns to a node with pods of the run. In the second case, it could not give
             // its room up before.
             _ if home.is_some() || self.own.record.keeps_room => Vec::new(),
             // The waiting pod needs certain nodes. Other pods perhaps do not need them, so the requests of other pods do not
             // count.
-            (Some(special), _) => vec![special.needs.requests.clone()],
-            (None, Reserves::Nothing) => vec![need],
-            // At the start of a run, the reservation would use up quota that the run's first pod needs.
-            (None, _) if self.observed.has_quota && left.is_none() => {
-                let reason = reasons::reservation_under_quota(self.spec.name.as_str());
-                decision.events.push(reason);
-                Vec::new()
-            }
-            (None, Reserves::Placement | Reserves::Peak) => vec![peak, need],
+            Some(special) => vec![special.needs.requests.clone()],
+            None => self.followers().room(left.is_none(), decision),
         };
-        let beside = beside.iter().filter(|it| **it != Amounts::default());
-        let mut sizes: Vec<_> = beside.map(|it| self.with_own(it)).collect();
-        sizes.dedup();
+        let mut sizes = with_room(&own.requests, &beside);
         if sizes.is_empty() {
             // The manager may have set a size before it was restarted.
             sizes.extend(self.less(&own.requests));
         }
         // A placeholder without a controller has no record: if it had a pod before, pods that follow it are older.
-        let mut followers = self.followers();
+        let mut followers = self.followers().all();
         let is_younger =
             self.own.backend == Backend::Pod && followers.any(|pod| pod.created < self.pod.created);
         let had_pod =
@@ -174,7 +168,9 @@ impl<'a> Placed<'a> {
             // Only a pod that starts with the gate can be limited to one node.
             let home = self.home().filter(|_| self.own.gated);
             let limits = home.iter().map(|node| on_node(node));
-            let limits: Vec<_> = limits.chain(self.waiting().map(for_pod)).collect();
+            let limits: Vec<_> = limits
+                .chain(self.followers().waiting().map(for_pod))
+                .collect();
             let reason = match &self.labels.limited_by {
                 None => home.map(|home| reasons::placeholder_returns(name, &home)),
                 Some(limit) if limits.contains(limit) => None,
@@ -188,7 +184,7 @@ impl<'a> Placed<'a> {
                 return;
             }
             let asked = &self.labels.asks;
-            let need = self.demand(false).need;
+            let need = self.followers().demand(false).need;
             if let Some(size) = self.less(&self.with_own(&need)) {
                 // During this time, an autoscaler may add a node with room for the peak.
                 if self.refused_for(self.observed.peak_wait, decision) {
@@ -206,7 +202,7 @@ impl<'a> Placed<'a> {
             let tied = self.observed.tied(self.spec, self.pod);
             let (size, reason) = if tied.is_empty() {
                 // Pods that use none of the claims may run on other nodes.
-                let size = self.with_own(&self.demand(true).need);
+                let size = self.with_own(&self.followers().demand(true).need);
                 let reason = reasons::reservation_of_claims(name, asked, &size);
                 (size, reason)
             } else {
@@ -222,11 +218,13 @@ impl<'a> Placed<'a> {
 
     /// The step that reduces the requests of the pod.
     pub(super) fn shrink(&self, size: Amounts, reason: Option<Reason>) -> Step {
-        Step::Shrink {
-            pod: self.pod.object.clone(),
-            size,
-            reason,
+        let mut pod = self.pod.object.clone();
+        if self.with_own(&Amounts::default()) == size {
+            // No later decision asks for less, so the pod may have changed since the observation. For example, the kubelet often
+            // writes the status at the same time.
+            pod.resource_version.clear();
         }
+        Step::Shrink { pod, size, reason }
     }
 
     /// Creates the pod again if the pod holds room for too long, because the API server or the kubelet does not act on a resize.
@@ -266,7 +264,10 @@ impl<'a> Placed<'a> {
             // Under a quota, the run's own pods might not be created, because the quota also counts the room that the placeholder
             // keeps.
             Reserves::Peak if !self.observed.has_quota => {
-                let (peak, taken) = (self.demand(false).peak, self.together());
+                let (peak, taken) = (
+                    self.followers().demand(false).peak,
+                    self.followers().together(),
+                );
                 // The peak includes the pods that exist, so it is never less than `taken`.
                 self.with_own(&combined(&peak, &taken, |peak, taken| peak - taken))
             }
@@ -281,88 +282,18 @@ impl<'a> Placed<'a> {
         self.labels.resizing || self.less(&self.kept()).is_some()
     }
 
-    /// The pods that follow the placeholder. If the API server has answered that a pod belongs to another run, the result leaves
-    /// out this pod.
-    pub(super) fn followers(&self) -> impl Iterator<Item = &'a Pod> {
-        let pods = self.observed.pods.values().map(AsRef::as_ref);
-        pods.filter(|pod| {
-            let answer = self.observed.answers.get(&pod.object.uid);
-            let follows = pod.follows.contains(&self.own.object.name);
-            follows && answer.is_none_or(|answer| answer.own)
-        })
-    }
-
-    /// The followers without a node, in the order of their names.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = &'a Pod> {
-        self.followers().filter(|pod| pod.node.is_none())
-    }
-
-    /// The requests of all followers together.
-    fn together(&self) -> Amounts {
-        self.followers().fold(Amounts::default(), |sum, pod| {
-            combined(&sum, &pod.needs.requests, |sum, more| sum + more)
-        })
-    }
-
-    /// The requests of the pods that share the placeholder's node: as admission estimated them. If the pods that exist request
-    /// more than this estimate, their requests count. With `tied`, leaves out the tasks whose pods may run on other nodes.
-    fn demand(&self, tied: bool) -> Demand {
-        let run = self.run;
-        let sizes =
-            (self.spec.reserves != Reserves::Nothing).then(|| Sizes::read(&run.annotations));
-        let sizes = sizes.and_then(Result::ok).unwrap_or_default();
-        let pinned = Pinned::of(run).ok().flatten();
-        let held: BTreeSet<String> = self.spec.claims().collect();
-        let mut demand = sizes.demand(&self.progress(&sizes), |name, task| match &pinned {
-            Some(pinned)
-                if pinned.mode == Mode::Workspaces || (tied && !self.spec.is_isolated()) =>
-            {
-                task.workspaces.iter().any(|workspace| {
-                    let claim = pinned.claims.get(workspace);
-                    claim.is_some_and(|it| held.contains(&it.name(workspace, &run.uid)))
-                })
-            }
-            Some(pinned) => subsets::of_task(&pinned.subsets, name) == self.spec.subset,
-            None => true,
-        });
-        for pod in self.waiting() {
-            demand.need = combined(&demand.need, &pod.needs.requests, i128::max);
+    /// The pods that follow the placeholder.
+    pub(super) fn followers(&self) -> Followers<'a> {
+        Followers {
+            observed: self.observed,
+            run: self.run,
+            spec: self.spec,
         }
-        demand.peak = combined(&demand.peak, &self.together(), i128::max);
-        demand
-    }
-
-    /// The progress of the tasks that have TaskRuns, and of skipped tasks.
-    fn progress<'b>(&'b self, sizes: &'b Sizes) -> BTreeMap<&'b str, Progress> {
-        let task_runs = self.observed.pods.values().filter_map(|pod| pod.task_run());
-        let alive: BTreeSet<_> = task_runs.map(|it| &it.name).collect();
-        let mut progress: BTreeMap<&str, Progress> = BTreeMap::new();
-        for (task_run, task) in &self.run.task_runs {
-            let state = if alive.contains(task_run) {
-                Progress::Running
-            } else if self.observed.ended.contains(task_run) {
-                Progress::Ended
-            } else {
-                Progress::Waiting
-            };
-            // A task with a matrix has several TaskRuns.
-            let task = progress.entry(task).or_insert(state);
-            *task = state.max(*task);
-        }
-        // A TaskRun can time out before it has a pod.
-        for task in sizes.before(self.run.task_runs.values()) {
-            if progress.get(task) == Some(&Progress::Waiting) {
-                progress.insert(task, Progress::Ended);
-            }
-        }
-        let skipped = self.run.skipped_tasks.iter();
-        progress.extend(skipped.map(|task| (task.as_str(), Progress::Ended)));
-        progress
     }
 
     /// CPU and memory of the placeholder's own requests and of the pods beside it.
     pub(super) fn with_own(&self, beside: &Amounts) -> Amounts {
-        combined(&self.own.needs.requests, beside, |own, beside| own + beside)
+        beside_own(&self.own.needs.requests, beside)
     }
 
     /// The requests that the pod can be reduced to; `None` if it asks for no more than `size`.
@@ -371,6 +302,41 @@ impl<'a> Placed<'a> {
         let size = combined(size, asks, i128::min);
         (size.milli_cpu < asks.milli_cpu || size.memory < asks.memory).then_some(size)
     }
+}
+
+/// The requests for which the first pod of a placeholder asks when it is created without the scheduling gate, in this order. If
+/// the API server accepts none, the pod keeps the requests of the specification. `None` if the pod is created with the gate, or
+/// if the placeholder reserves no room.
+///
+/// Only a pod without a controller can be created in this way: a controller would create each later pod in the same size. A
+/// placeholder with followers had a pod before, and its next pod may have to return to the followers' node. So the next pod
+/// starts with the gate.
+pub(super) fn first_sizes(
+    observed: &Observed,
+    run: &PipelineRun,
+    spec: &PlaceholderSpec,
+    decision: &mut Decision,
+) -> Option<Vec<Amounts>> {
+    let followers = Followers {
+        observed,
+        run,
+        spec,
+    };
+    let is_first = run.task_runs.is_empty() && followers.all().next().is_none();
+    let is_asking = spec.backend == Backend::Pod && spec.reserves != Reserves::Nothing;
+    (is_first && is_asking).then(|| with_room(&spec.requests(), &followers.room(true, decision)))
+}
+
+/// The sum of a placeholder's own requests and each amount of room. Leaves out empty amounts.
+fn with_room(own: &Amounts, room: &[Amounts]) -> Vec<Amounts> {
+    let room = room.iter().filter(|it| **it != Amounts::default());
+    let mut sizes: Vec<_> = room.map(|it| beside_own(own, it)).collect();
+    sizes.dedup();
+    sizes
+}
+
+fn beside_own(own: &Amounts, beside: &Amounts) -> Amounts {
+    combined(own, beside, |own, beside| own + beside)
 }
 
 fn for_pod(pod: &Pod) -> String {

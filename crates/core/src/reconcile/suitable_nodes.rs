@@ -12,7 +12,7 @@ impl<'a> Placed<'a> {
     /// The node that the placeholder must return to: pods that follow the placeholder are bound to this node, and the node has no
     /// cordon or taint that keeps the placeholder away. The scheduler may have bound such a pod while the placeholder left.
     pub(super) fn home(&self) -> Option<String> {
-        let pods = self.followers().filter(|pod| !pod.object.deleting);
+        let pods = self.followers().all().filter(|pod| !pod.object.deleting);
         let mut nodes = pods.filter_map(|pod| pod.node.clone());
         let own = &self.own.needs.tolerations;
         nodes.find(|node| misplaced(own, self.observed.node(node)).is_none())

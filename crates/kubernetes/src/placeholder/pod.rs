@@ -10,11 +10,13 @@ use coscheduler_core::names::{claim_name, pod_name};
 use coscheduler_core::observed::Record;
 use coscheduler_core::plan::PlaceholderSpec;
 use coscheduler_core::pod_template::EVACUATED_CLASS;
+use coscheduler_core::reconcile::requests::Amounts;
 use coscheduler_core::volumes::Volumes;
 use k8s_openapi::api::apps::v1::StatefulSet;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
+use super::size::{limits, list};
 use super::stateful_set::{Owner, build, keeps_node, pod_spec, reference, volume, with_owner};
 
 /// The pod of a placeholder without a StatefulSet. The run is its controller, so that `kubectl drain` and autoscalers may evict
@@ -44,6 +46,23 @@ pub fn pod(owner: Owner<'_>, spec: &PlaceholderSpec, volumes: &Volumes) -> Pod {
         spec: Some(pod),
         status: None,
     }
+}
+
+/// The pod without the scheduling gate. It asks for `size`, or for its own requests.
+pub fn opened(mut pod: Pod, size: Option<&Amounts>) -> Pod {
+    let Some(spec) = &mut pod.spec else {
+        return pod;
+    };
+    spec.scheduling_gates = None;
+    let container = spec.containers.iter_mut().next();
+    if let (Some(container), Some(size)) = (container, size) {
+        container.resources = Some(ResourceRequirements {
+            requests: Some(list(size.milli_cpu, size.memory)),
+            limits: Some(limits(size)),
+            ..ResourceRequirements::default()
+        });
+    }
+    pod
 }
 
 /// What the StatefulSet that succeeds the pod of a placeholder has in addition to the specification.
@@ -117,6 +136,30 @@ mod tests {
             "persistentVolumeClaim": {"claimName": "pvc-0123456789-affinity-assistant-0123456789-0"}});
         assert_eq!(json!(spec.volumes.as_mut().unwrap().remove(0)), made);
         assert_eq!(spec, of_set);
+    }
+
+    #[test]
+    fn b3_the_first_pod_asks_for_its_size_without_a_gate() {
+        let size = Amounts {
+            milli_cpu: 2000,
+            memory: 1000,
+            ..Amounts::default()
+        };
+        let mut reserving = spec();
+        reserving.reserves = Reserves::Placement;
+        let gated = pod(OWNER, &reserving, &Volumes::default());
+        let own = opened(gated.clone(), None);
+        let sized = opened(gated.clone(), Some(&size)).spec.unwrap();
+        let resources = json!(sized.containers[0].resources);
+        assert_eq!(
+            resources,
+            json!({"requests": {"cpu": "2", "memory": "1000"}, "limits": {"cpu": "2020m", "memory": "1010"}})
+        );
+        let mut expected = gated.clone().spec.unwrap();
+        expected.scheduling_gates = None;
+        assert_eq!(own.spec, Some(expected.clone()));
+        expected.containers[0].resources = sized.containers[0].resources.clone();
+        assert_eq!(sized, expected);
     }
 
     #[test]

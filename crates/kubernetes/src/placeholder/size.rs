@@ -23,11 +23,15 @@ pub fn limits(requests: &Amounts) -> BTreeMap<String, Quantity> {
     list(more(requests.milli_cpu), more(requests.memory))
 }
 
-/// The strategic merge patch for subresource `resize`. It sets the requests of exactly this version of the pod to `size`, and its
-/// limits to `limits`.
+/// The strategic merge patch for subresource `resize`. It sets the requests of the pod to `size`, and its limits to `limits`. If
+/// `pod` names a version, the patch changes exactly this version.
 pub fn resize(pod: &ObjectRef, size: &Amounts, limits: &BTreeMap<String, Quantity>) -> Value {
+    let mut metadata = json!({"uid": pod.uid});
+    if !pod.resource_version.is_empty() {
+        metadata["resourceVersion"] = json!(pod.resource_version);
+    }
     json!({
-        "metadata": {"uid": pod.uid, "resourceVersion": pod.resource_version},
+        "metadata": metadata,
         "spec": {"containers": [{
             "name": AFFINITY_ASSISTANT,
             "resources": {
@@ -38,7 +42,7 @@ pub fn resize(pod: &ObjectRef, size: &Amounts, limits: &BTreeMap<String, Quantit
     })
 }
 
-fn list(cpu: i128, memory: i128) -> BTreeMap<String, Quantity> {
+pub(super) fn list(cpu: i128, memory: i128) -> BTreeMap<String, Quantity> {
     let amounts = [("cpu", cpu), ("memory", memory)];
     amounts
         .map(|(name, amount)| (name.to_owned(), Quantity(in_words(name, amount))))

@@ -1,12 +1,14 @@
 //! The requests about the room that a placeholder's pod reserves (B3).
 
 use coscheduler_core::observed::ObjectRef;
+use coscheduler_core::plan::{PlaceholderSpec, Reason};
+use coscheduler_core::reasons;
 use coscheduler_core::reconcile::requests::Amounts;
 use coscheduler_core::reconcile::reserve::Place;
-use coscheduler_kubernetes::placeholder::size;
+use coscheduler_kubernetes::placeholder::{self, size};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 
 use super::{Requests, failed, once, retried, unless_gone};
 use crate::error::Error;
@@ -23,6 +25,52 @@ pub(crate) enum Resized {
 }
 
 impl Requests {
+    /// Creates a placeholder's pod without the scheduling gate. The pod gets the first of `sizes` that the API server accepts, or
+    /// else its own requests. Returns the Events about refused sizes.
+    pub(crate) async fn create_opened(
+        &self,
+        namespace: &str,
+        spec: &PlaceholderSpec,
+        pod: Pod,
+        sizes: &[Amounts],
+    ) -> Result<Vec<Reason>, kube::Error> {
+        let mut refused = Vec::new();
+        for (index, size) in sizes.iter().enumerate() {
+            let sized = placeholder::opened(pod.clone(), Some(size));
+            match self.create(namespace, &sized).await {
+                Ok(()) => return Ok(refused),
+                Err(kube::Error::Api(it)) if matches!(it.code, 400 | 403 | 422) => {
+                    let (name, next) = (spec.name.as_str(), sizes.get(index + 1));
+                    refused.push(reasons::reservation_refused(name, size, &it.message, next));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        // If the API server refuses this pod too, the size was not the cause.
+        self.create(namespace, &placeholder::opened(pod, None))
+            .await?;
+        Ok(refused)
+    }
+
+    /// Creates a pod.
+    pub(crate) async fn create(&self, namespace: &str, pod: &Pod) -> Result<(), kube::Error> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let params = PostParams::default();
+        retried(|| api.create(&params, pod)).await.map(drop)
+    }
+
+    /// True if the API server serves subresource `pods/resize`. Otherwise, a placeholder could never give its room up. Asks the
+    /// API server only once.
+    pub(crate) async fn can_resize(&self) -> Result<bool, Error> {
+        let ask = async || {
+            let served = retried(|| self.client.list_core_api_resources("v1")).await?;
+            Ok(served.resources.iter().any(|it| it.name == "pods/resize"))
+        };
+        let can = self.can_resize.get_or_try_init(ask).await;
+        can.copied()
+            .map_err(|error| failed("list the resources of API v1".to_owned(), error))
+    }
+
     /// Makes a placeholder's pod ask for this size. Kubernetes before 1.34 does not reduce the memory limit of a pod. There, the
     /// memory limit stays as it is.
     pub(crate) async fn resize(

@@ -87,7 +87,8 @@ async fn meets(found: Option<Value>) -> Result<bool, Error> {
     let spec = &plan.action.placeholders()[0];
     let requests = Requests::new(client);
     let volumes = Volumes::default();
-    requests.create_placeholder(&run, spec, &volumes).await
+    let created = requests.create_placeholder(&run, spec, None, &volumes);
+    created.await.map(|created| created.is_some())
 }
 
 #[tokio::test(start_paused = true)]
@@ -152,7 +153,8 @@ async fn adopts(failing: &'static str) -> (Result<bool, Error>, Vec<String>) {
     });
     let requests = Requests::new(client);
     let volumes = Volumes::default();
-    let outcome = requests.create_placeholder(&run, spec, &volumes).await;
+    let created = requests.create_placeholder(&run, spec, None, &volumes);
+    let outcome = created.await.map(|created| created.is_some());
     let asked = server.asked().into_iter();
     let patches = asked.filter(|asked| asked.method == Method::PATCH);
     let kinds = patches.filter_map(|asked| Some(asked.path.rsplit('/').nth(1)?.to_owned()));

@@ -10,7 +10,7 @@ fn missing() -> Observed {
 fn creating(decision: &Decision) -> Vec<String> {
     let steps = decision.steps.iter();
     let creating = steps.filter_map(|step| match step {
-        Step::Create(spec) => Some(spec.name.to_string()),
+        Step::Create { spec, .. } => Some(spec.name.to_string()),
         _ => None,
     });
     creating.collect()

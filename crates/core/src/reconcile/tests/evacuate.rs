@@ -222,7 +222,7 @@ fn n1_a_placeholder_whose_claims_cannot_follow_is_reported() {
 }
 
 /// Pins [`Backend::Pod`] on the run.
-fn choose_pods(observed: &mut Observed) {
+pub(super) fn choose_pods(observed: &mut Observed) {
     change_run(observed, |run| {
         let settings = run
             .annotations
@@ -233,7 +233,7 @@ fn choose_pods(observed: &mut Observed) {
 }
 
 /// Makes the placeholder consist only of its pod.
-fn only_a_pod(observed: &mut Observed) {
+pub(super) fn only_a_pod(observed: &mut Observed) {
     let pod = own_pod(observed);
     pod.controller = Some(owner("PipelineRun", "build", "u"));
     pod.placeholder.as_mut().unwrap().of_run = true;
@@ -294,5 +294,5 @@ fn p7_a_pod_is_no_placeholder_of_a_run_whose_placeholders_have_controllers() {
     observed.called = true;
     only_a_pod(&mut observed);
     let steps = reconcile(&observed).steps;
-    assert!(matches!(steps[..], [Step::Create(_)]), "{steps:?}");
+    assert!(matches!(steps[..], [Step::Create { .. }]), "{steps:?}");
 }

@@ -1,5 +1,6 @@
 //! Placeholders that ask the scheduler for the room that their runs need (B3, N7).
 
+use super::evacuate::choose_pods;
 use super::make_room::left;
 use super::*;
 use crate::annotations::{PLACEHOLDER, SIZES};
@@ -445,4 +446,65 @@ fn b3_n7_a_reservation_that_few_nodes_could_hold_is_given_up_and_the_author_hear
     let decision = reconcile(&observed);
     assert_eq!(shrinking(&decision), None, "not for want of room");
     assert_eq!(blocked(&decision), Some("PlaceholderUnschedulable"));
+}
+
+/// The CPU requests to try for the pod of the placeholder that is created, if the pod has no gate.
+fn creating(observed: &Observed) -> Option<Vec<i128>> {
+    let steps = reconcile(observed).steps.into_iter();
+    let mut sizes = steps.filter_map(|step| match step {
+        Step::Create { sizes, .. } => Some(sizes),
+        _ => None,
+    });
+    let sizes = sizes.next().expect("a step that creates the placeholder");
+    Some(sizes?.iter().map(|it| it.milli_cpu).collect())
+}
+
+#[test]
+fn b3_the_first_pod_without_a_controller_asks_for_room_without_a_gate() {
+    let mut observed = bare(Mode::PipelineRuns, &[CLAIM]);
+    set_sizes(&mut observed, SIZED);
+    observed.called = true;
+    assert_eq!(creating(&observed), None, "a controller creates the pod");
+    choose_pods(&mut observed);
+    assert_eq!(creating(&observed), Some(vec![3550, 2050]));
+    assert_eq!(reconcile(&observed).events, []);
+    let mut with_quota = observed.clone();
+    with_quota.has_quota = true;
+    assert_eq!(creating(&with_quota), Some(vec![]));
+    let decision = reconcile(&with_quota);
+    assert_eq!(codes(&decision.events), ["ReservationReduced"]);
+    let mut unsized_tasks = observed.clone();
+    set_sizes(&mut unsized_tasks, "{}");
+    assert_eq!(creating(&unsized_tasks), None, "there is no gate");
+    // The placeholder had a pod before.
+    let mut started = observed.clone();
+    change_run(&mut started, |run| {
+        run.task_runs
+            .insert("build-one".to_owned(), "one".to_owned());
+    });
+    assert_eq!(creating(&started), None);
+    let mut followed = observed.clone();
+    let follows = vec![name(&followed)];
+    let pod = on_node_1("one", 1000);
+    add(&mut followed, Pod { follows, ..pod });
+    assert_eq!(creating(&followed), None);
+    // A placeholder that reserves nothing has no gate.
+    change_run(&mut observed, |run| {
+        let defaults = run.annotations.get_mut(PLACEHOLDER).unwrap();
+        *defaults = defaults.replace(":\"placement\"", ":\"nothing\"");
+    });
+    assert_eq!(creating(&observed), None);
+}
+
+#[test]
+fn b3_only_a_reduction_to_the_own_requests_may_overtake_another_change() {
+    for (reserves, version) in [("placement", ""), ("peak", "7")] {
+        let mut observed = bound(reserves, 9000, &[]);
+        own_pod(&mut observed).object.resource_version = "7".to_owned();
+        let steps = reconcile(&observed).steps;
+        let [Step::Shrink { pod, .. }] = &steps[..] else {
+            panic!("{steps:?}");
+        };
+        assert_eq!(pod.resource_version, version, "{reserves}");
+    }
 }

@@ -256,7 +256,7 @@ fn using(observed: &mut Observed, pod: &str, claims: &[&str]) {
 /// The claims of the placeholder to create.
 fn created(decision: &Decision) -> Vec<Vec<String>> {
     let created = decision.steps.iter().filter_map(|step| match step {
-        Step::Create(spec) => Some(spec.claims().collect()),
+        Step::Create { spec, .. } => Some(spec.claims().collect()),
         _ => None,
     });
     created.collect()

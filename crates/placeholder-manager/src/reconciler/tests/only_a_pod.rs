@@ -1,7 +1,7 @@
 //! Placeholders that are pods without a controller (key `placeholder-backend: pod`).
 
 use super::*;
-use coscheduler_core::annotations::PLACEHOLDER;
+use coscheduler_core::annotations::{PLACEHOLDER, SIZES};
 
 /// A run whose placeholder is a pod.
 fn run_with_pod() -> PipelineRun {
@@ -33,9 +33,11 @@ fn own_pod(run: &PipelineRun, node: Option<&str>, phase: &str) -> Value {
     })
 }
 
-/// The short forms of these requests, without those about claims.
+/// The short forms of these requests, without those about claims and about what the API server serves.
 fn shorts(asked: &[Asked]) -> Vec<String> {
-    let others = asked.iter().filter(|it| !it.path.contains("claims"));
+    let others = asked
+        .iter()
+        .filter(|it| !it.path.contains("claims") && it.last() != "v1");
     others.map(Asked::short).collect()
 }
 
@@ -67,11 +69,81 @@ async fn p1_the_manager_creates_the_pod_and_deletes_one_that_has_ended() {
         shorts(&asked),
         ["POST pods", "GET pods", &format!("DELETE {pod}")]
     );
-    let others = asked.iter().filter(|it| !it.path.contains("claims"));
-    let asked: Vec<_> = others.collect();
-    let owner = &asked[0].body["metadata"]["ownerReferences"][0];
+    let of = |method| asked.iter().rfind(|it| it.method == method).unwrap();
+    let owner = &of(Method::POST).body["metadata"]["ownerReferences"][0];
     assert_eq!(owner["uid"], run.uid);
-    assert_eq!(asked[2].body["preconditions"]["uid"], "p");
+    assert_eq!(of(Method::DELETE).body["preconditions"]["uid"], "p");
+}
+
+/// The CPU requests of the pods that a manager tries to create, and the codes of the Events. The run's tasks
+/// request 2 CPUs and 1 CPU.
+async fn creating(
+    resizes: bool,
+    accept: impl Fn(&Asked) -> bool + Send + 'static,
+) -> (Vec<(Option<Value>, Value)>, Vec<String>) {
+    let mut run = run_with_pod();
+    let sizes = r#"{"a": {"requests": {"cpu": "2"}}, "b": {"requests": {"cpu": "1"}}}"#;
+    run.annotations.insert(SIZES.to_owned(), sizes.to_owned());
+    let manager = Manager::new(true, move |asked| match asked.last() {
+        "v1" => {
+            let name = if resizes { "pods/resize" } else { "pods" };
+            let served = json!({"name": name, "singularName": "", "namespaced": true, "kind": "Pod", "verbs": []});
+            (200, json!({"groupVersion": "v1", "resources": [served]}))
+        }
+        "pods" if asked.method == Method::POST && !accept(asked) => {
+            status(403, "Forbidden", "maximum cpu usage per Container is 2")
+        }
+        _ => usual(asked),
+    })
+    .await;
+    manager.cache.apply_run(run);
+    let key = key();
+    let ensure = manager.reconciler.call(&key, Purpose::Ensure);
+    drop(tokio::join!(ensure, manager.work()));
+    let asked = manager.server.asked();
+    let events = asked.iter().filter(|it| it.path.contains("/events"));
+    let told = events.map(|it| it.body["reason"].as_str().unwrap().to_owned());
+    let pods = asked.iter().filter(|it| it.short() == "POST pods");
+    let pods = pods.map(|it| {
+        let spec = &it.body["spec"];
+        let requests = &spec["containers"][0]["resources"]["requests"];
+        (
+            spec.get("schedulingGates").cloned(),
+            requests["cpu"].clone(),
+        )
+    });
+    (pods.collect(), told.collect())
+}
+
+#[tokio::test(start_paused = true)]
+async fn b3_the_pod_is_created_with_the_first_size_that_the_api_server_accepts() {
+    let cpu =
+        |asked: &Asked| asked.body["spec"]["containers"][0]["resources"]["requests"]["cpu"].clone();
+    let open = |cpu: &str| (None, json!(cpu));
+    let (pods, told) = creating(true, |_| true).await;
+    assert_eq!((pods, told), (vec![open("3050m")], vec![]));
+    let (pods, told) = creating(true, move |asked| cpu(asked) == "2050m").await;
+    let refused = "ReservationRefused".to_owned();
+    assert_eq!(
+        (pods, told),
+        (vec![open("3050m"), open("2050m")], vec![refused.clone()])
+    );
+    let (pods, told) = creating(true, move |asked| cpu(asked) == "50m").await;
+    assert_eq!(pods, [open("3050m"), open("2050m"), open("50m")]);
+    assert_eq!(told, [refused.clone(), refused]);
+    // The size is not the cause.
+    let (pods, told) = creating(true, |_| false).await;
+    assert_eq!(pods.len(), 3);
+    assert!(!told.contains(&"ReservationRefused".to_owned()), "{told:?}");
+    assert_eq!(told.len(), 1);
+    // Kubernetes before 1.33 cannot reduce the requests later.
+    let (pods, _) = creating(false, |_| true).await;
+    assert_eq!(pods.len(), 1);
+    assert_eq!(pods[0].1, "50m");
+    assert_eq!(
+        pods[0].0.as_ref().unwrap()[0]["name"],
+        "coscheduler.dev/reservation"
+    );
 }
 
 /// A manager whose cache contains the run and its pod on node-1, which is cordoned. The API server answers with `answer`.

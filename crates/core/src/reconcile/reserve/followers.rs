@@ -1,0 +1,119 @@
+//! The room that the pods of a placeholder need.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{Amounts, Decision, combined};
+use crate::config::Reserves;
+use crate::mode::Mode;
+use crate::observed::{Observed, Pod};
+use crate::pinned::Pinned;
+use crate::pipeline_run::PipelineRun;
+use crate::plan::PlaceholderSpec;
+use crate::reasons;
+use crate::sizes::{Demand, Progress, Sizes};
+use crate::subsets;
+
+/// The pods that follow a planned placeholder.
+#[derive(Clone, Copy)]
+pub(in crate::reconcile) struct Followers<'a> {
+    pub(super) observed: &'a Observed,
+    pub(super) run: &'a PipelineRun,
+    pub(super) spec: &'a PlaceholderSpec,
+}
+
+impl<'a> Followers<'a> {
+    /// The room to ask for, in this order, if no waiting pod needs certain nodes. `is_first` is false if the placeholder left a
+    /// node without room.
+    pub(super) fn room(self, is_first: bool, decision: &mut Decision) -> Vec<Amounts> {
+        let Demand { peak, need } = self.demand(false);
+        match self.spec.reserves {
+            Reserves::Nothing => vec![need],
+            // At the start of a run, the reservation would use up quota that the run's first pod needs.
+            Reserves::Placement | Reserves::Peak if self.observed.has_quota && is_first => {
+                let reason = reasons::reservation_under_quota(self.spec.name.as_str());
+                decision.events.push(reason);
+                Vec::new()
+            }
+            Reserves::Placement | Reserves::Peak => vec![peak, need],
+        }
+    }
+
+    /// The pods that follow the placeholder. If the API server has answered that a pod belongs to another run, the result leaves
+    /// out this pod.
+    pub(in crate::reconcile) fn all(self) -> impl Iterator<Item = &'a Pod> {
+        let pods = self.observed.pods.values().map(AsRef::as_ref);
+        pods.filter(|pod| {
+            let answer = self.observed.answers.get(&pod.object.uid);
+            let follows = pod.follows.iter().any(|it| it == self.spec.name.as_str());
+            follows && answer.is_none_or(|answer| answer.own)
+        })
+    }
+
+    /// The followers without a node, in the order of their names.
+    pub(in crate::reconcile) fn waiting(self) -> impl Iterator<Item = &'a Pod> {
+        self.all().filter(|pod| pod.node.is_none())
+    }
+
+    /// The requests of all followers together.
+    pub(super) fn together(self) -> Amounts {
+        self.all().fold(Amounts::default(), |sum, pod| {
+            combined(&sum, &pod.needs.requests, |sum, more| sum + more)
+        })
+    }
+
+    /// The requests of the pods that share the placeholder's node: as admission estimated them. If the pods that exist request
+    /// more than this estimate, their requests count. With `tied`, leaves out the tasks whose pods may run on other nodes.
+    pub(super) fn demand(self, tied: bool) -> Demand {
+        let run = self.run;
+        let sizes =
+            (self.spec.reserves != Reserves::Nothing).then(|| Sizes::read(&run.annotations));
+        let sizes = sizes.and_then(Result::ok).unwrap_or_default();
+        let pinned = Pinned::of(run).ok().flatten();
+        let held: BTreeSet<String> = self.spec.claims().collect();
+        let mut demand = sizes.demand(&self.progress(&sizes), |name, task| match &pinned {
+            Some(pinned)
+                if pinned.mode == Mode::Workspaces || (tied && !self.spec.is_isolated()) =>
+            {
+                task.workspaces.iter().any(|workspace| {
+                    let claim = pinned.claims.get(workspace);
+                    claim.is_some_and(|it| held.contains(&it.name(workspace, &run.uid)))
+                })
+            }
+            Some(pinned) => subsets::of_task(&pinned.subsets, name) == self.spec.subset,
+            None => true,
+        });
+        for pod in self.waiting() {
+            demand.need = combined(&demand.need, &pod.needs.requests, i128::max);
+        }
+        demand.peak = combined(&demand.peak, &self.together(), i128::max);
+        demand
+    }
+
+    /// The progress of the tasks that have TaskRuns, and of skipped tasks.
+    fn progress<'b>(&'b self, sizes: &'b Sizes) -> BTreeMap<&'b str, Progress> {
+        let task_runs = self.observed.pods.values().filter_map(|pod| pod.task_run());
+        let alive: BTreeSet<_> = task_runs.map(|it| &it.name).collect();
+        let mut progress: BTreeMap<&str, Progress> = BTreeMap::new();
+        for (task_run, task) in &self.run.task_runs {
+            let state = if alive.contains(task_run) {
+                Progress::Running
+            } else if self.observed.ended.contains(task_run) {
+                Progress::Ended
+            } else {
+                Progress::Waiting
+            };
+            // A task with a matrix has several TaskRuns.
+            let task = progress.entry(task).or_insert(state);
+            *task = state.max(*task);
+        }
+        // A TaskRun can time out before it has a pod.
+        for task in sizes.before(self.run.task_runs.values()) {
+            if progress.get(task) == Some(&Progress::Waiting) {
+                progress.insert(task, Progress::Ended);
+            }
+        }
+        let skipped = self.run.skipped_tasks.iter();
+        progress.extend(skipped.map(|task| (task.as_str(), Progress::Ended)));
+        progress
+    }
+}
