@@ -14,6 +14,7 @@ use integration_tests::cramped::stranger;
 use integration_tests::look::{is_placeholder, node};
 use integration_tests::refusing::Refusal;
 use integration_tests::runs::{Run, run};
+use integration_tests::sets::only_pods;
 use integration_tests::waits::Waits;
 use integration_tests::{Scene, shared_with_overrides};
 use k8s_openapi::api::core::v1::{LimitRange, Pod};
@@ -248,7 +249,10 @@ fn b3_if_every_resize_is_refused_a_run_starts_without_a_reservation_and_its_auth
         scene.pool_of(&[("8", 110)]).await?;
         let run = three("run", "pipelineruns").in_pool_of(&scene);
         scene.submit(run).await?;
-        scene.told("run", "ReservationRefused").await?;
+        // A placeholder that is a pod is created in its size. Its run ends before the placeholder has held the room for too long.
+        if !only_pods() {
+            scene.told("run", "ReservationRefused").await?;
+        }
         scene.succeeds("run").await?;
         scene.nothing_left_but(&[]).await
     })

@@ -219,20 +219,6 @@ pub fn trim(run: &mut PipelineRun) {
     run.status.extend(pipeline);
 }
 
-/// True if the same is planned for both states of a trimmed run: they differ at most in their versions, and in the progress of the
-/// run's tasks.
-pub fn is_planned_alike(one: &PipelineRun, other: &PipelineRun) -> bool {
-    let parts = |run: &PipelineRun| {
-        let mut run = run.clone();
-        run.metadata.resource_version = None;
-        run.metadata.generation = None;
-        run.status.remove("childReferences");
-        run.status.remove("skippedTasks");
-        (run.metadata, run.spec, run.status)
-    };
-    parts(one) == parts(other)
-}
-
 /// The parts of a stored PipelineRun on which the admission of its TaskRuns depends, as JSON (B1, V9).
 pub fn owner_parts(object: &PipelineRun) -> Value {
     pick(&Value::Object(to_json(object)), &OWNER)

@@ -1,6 +1,5 @@
-//! The watcher reports each new PipelineRun to the affinity-planner. It reports the run again after each change, except a change
-//! of the versions and of the progress of the run's tasks. If a run changes again before its report is sent, only the newest
-//! state is reported. A report that fails for a temporary reason is repeated. The
+//! After each change of a PipelineRun, the watcher reports the run's latest state to the affinity-planner. If a run changes again
+//! before its report is sent, only the newest state is reported. A report that fails for a temporary reason is repeated. The
 //! watcher makes no decision, and does not depend on the effect of a report.
 //!
 //! Only the replica that holds Lease `watcher` sends reports. The other replicas only keep their caches up to date. The holder
@@ -24,7 +23,7 @@ use follow::Runs;
 pub const SERVICE: Service = Service {
     name: "watcher",
     version: env!("CARGO_PKG_VERSION"),
-    about: "Reports PipelineRuns and their changes to the affinity-planner",
+    about: "Reports each PipelineRun to the affinity-planner after every change",
     grpc_address: "127.0.0.1:9104",
     http_address: "127.0.0.1:9204",
 };

@@ -1,6 +1,5 @@
 //! Reports the latest state of a run to the affinity-planner.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use kube::ResourceExt as _;
@@ -10,10 +9,8 @@ use tracing::{Instrument as _, debug, error, info_span, warn};
 use coscheduler_core::annotations;
 use coscheduler_kubernetes::pipeline_run;
 use coscheduler_proto::json;
-use coscheduler_proto::placeholder::EnsureOutcome;
 use coscheduler_proto::planner::ReportPipelineRunRequest;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
-use coscheduler_proto::planner::report_pipeline_run_response::Outcome as Reported;
 use coscheduler_runtime::client::{self, Channel};
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 use coscheduler_runtime::queue::Outcome;
@@ -49,17 +46,7 @@ pub(crate) async fn report(
         Ok(answer) => {
             let answer = answer.into_inner();
             debug!(namespace, pipeline_run, ?answer, "reported a PipelineRun");
-            let superseded = Some(Reported::Ensured(EnsureOutcome::Superseded.into()));
-            let newest = runs.lock().get(&key).cloned();
-            match answer.outcome == superseded {
-                false => (Outcome::Done, is_done),
-                // Not every newer version is queued.
-                true if newest.is_some_and(|newest| !Arc::ptr_eq(&newest, &run)) => {
-                    (Outcome::Later(Duration::ZERO), false)
-                }
-                // The watch is late.
-                true => (Outcome::Retry, false),
-            }
+            (Outcome::Done, is_done)
         }
         Err(status) if status.code() == Code::InvalidArgument => {
             let reason = status.message();
