@@ -1,14 +1,12 @@
 //! Reduces each object in a list or watch to the needed part as soon as the object is parsed. So a list of large objects needs
 //! little memory.
 
-mod without_managed_fields;
-
 use coscheduler_core::observed;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::{Metadata, Resource};
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer};
 
 use crate::pipeline_run::{self, PipelineRun};
 use crate::pods;
@@ -23,18 +21,13 @@ pub trait Keep: Metadata<Ty = ObjectMeta> {
 }
 
 /// The kept part of an object of kind `K`. It can be listed and watched like the object itself.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "K", bound = "K: Keep + DeserializeOwned")]
 pub struct Kept<K: Keep> {
     /// Namespace, name and version of the object.
     metadata: ObjectMeta,
     /// The part.
     pub part: K::Part,
-}
-
-impl<'de, K: Keep + DeserializeOwned> Deserialize<'de> for Kept<K> {
-    fn deserialize<D: Deserializer<'de>>(object: D) -> Result<Self, D::Error> {
-        without_managed_fields::parse::<K, D>(object).map(Self::from)
-    }
 }
 
 impl<K: Keep> From<K> for Kept<K> {

@@ -66,9 +66,12 @@ impl Requests {
             let served = retried(|| self.client.list_core_api_resources("v1")).await?;
             Ok(served.resources.iter().any(|it| it.name == "pods/resize"))
         };
-        let can = self.can_resize.get_or_try_init(ask).await;
-        can.copied()
-            .map_err(|error| failed("list the resources of API v1".to_owned(), error))
+        match self.can_resize.get_or_try_init(ask).await {
+            Ok(can) => Ok(*can),
+            // The manager may not ask.
+            Err(kube::Error::Api(status)) if status.code == 403 => Ok(false),
+            Err(error) => Err(failed("list the resources of API v1".to_owned(), error)),
+        }
     }
 
     /// Makes a placeholder's pod ask for this size. Kubernetes before 1.34 does not reduce the memory limit of a pod. There, the
@@ -106,6 +109,8 @@ impl Requests {
             404 if named == Some(&pod.name) => Ok(Resized::Gone),
             // If the API server does not serve the subresource, its error names no object.
             404 => Ok(Resized::Refused("it does not serve pods/resize".to_owned())),
+            // The pod was replaced. A resize that names no version gets this answer.
+            422 if refused.message.contains("metadata.uid") => Ok(Resized::Gone),
             // If a webhook denies a request and its answer has no code, the API server answers with 400.
             400 | 403 | 422 => Ok(Resized::Refused(refused.message.clone())),
             _ => Err(failed(act(), kube::Error::Api(refused))),
