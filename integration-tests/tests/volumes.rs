@@ -29,9 +29,11 @@ const REPORTED: Duration = Duration::from_secs(5);
 const BLOCKED: &str = "coscheduler.dev/blocked";
 const ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 
-/// Runs a test on a stack with two zones, on which each run may choose its mode.
+/// Runs a test on a stack with two zones, on which each run may choose its mode. Each zone has so many nodes that an isolated
+/// run finds one there beside the runs of the other tests.
 fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     let config = Config {
+        nodes: 24,
         zones: 2,
         audit_log: true,
         ..Config::default()
