@@ -9,8 +9,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use coscheduler_core::annotations::RECORD;
-use coscheduler_core::config::{Backend, PLACEHOLDER_BACKEND};
+use coscheduler_core::config::{Backend, PLACEHOLDER_BACKEND, Reserves};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use integration_tests::audit::Mark;
 use integration_tests::installation::{kubectl, lead_here, overlay, serve};
 use integration_tests::look::{claims, is_placeholder, node};
 use integration_tests::runs::{Run, run};
@@ -21,7 +22,7 @@ use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde_json::json;
-use testbed::services::{CONFIG_MAP, NAMESPACE, ServicesConfig};
+use testbed::services::{CONFIG_MAP, NAMESPACE, Service, ServicesConfig};
 use testbed::{Config, MOVABLE_STORAGE_CLASS};
 
 type Outcome = anyhow::Result<()>;
@@ -41,7 +42,11 @@ fn with_pods(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
             .flags
             .insert(PLACEHOLDER_BACKEND.to_owned(), backend);
     };
-    shared_with_overrides(Config::default(), pods, test)
+    let config = Config {
+        audit_log: true,
+        ..Config::default()
+    };
+    shared_with_overrides(config, pods, test)
 }
 
 /// A run in a pool of the scene, with one claim. Its second task starts when the test opens the gate.
@@ -58,6 +63,21 @@ fn two(scene: &Scene<'_>, mode: &str) -> Run {
 /// The only placeholder's pod.
 async fn own_pod(scene: &Scene<'_>) -> anyhow::Result<Pod> {
     Ok(scene.placeholder().await?.1)
+}
+
+/// The manager's writes of pods in the scene's namespace since `mark`: verb and subresource.
+fn writes_of_pods(scene: &Scene<'_>, mark: Mark) -> anyhow::Result<Vec<String>> {
+    let requests = scene.requests_since(mark)?.into_iter();
+    let of_manager = requests.filter(|it| it.is_by(Service::PlaceholderManager) && it.is_write());
+    let of_pods = of_manager
+        .filter(|it| it.object.resource == "pods" && it.object.namespace == scene.namespace);
+    Ok(of_pods
+        .map(|it| {
+            format!("{} {}", it.verb, it.object.subresource)
+                .trim_end()
+                .to_owned()
+        })
+        .collect())
 }
 
 async fn sets(scene: &Scene<'_>) -> anyhow::Result<Vec<StatefulSet>> {
@@ -108,6 +128,37 @@ fn p1_p6_v2_a_placeholder_is_a_pod_of_the_run_and_nothing_is_left_of_it() -> Out
                 "{mode}: not on {home}"
             );
             scene.nothing_left_but(&[]).await?;
+        }
+        Ok(())
+    })
+}
+
+/// Also a placeholder that asks for room is created in its size and without the scheduling gate.
+#[test]
+fn b3_a_placeholder_costs_two_writes_and_its_reservation_one() -> Outcome {
+    with_pods(async |scene| {
+        for mode in MODES {
+            for (reserves, expected) in [
+                (Reserves::Nothing, &["create", "delete"][..]),
+                (Reserves::Placement, &["create", "patch resize", "delete"]),
+            ] {
+                let scene = scene.stack.scene().await?;
+                scene.pool(2).await?;
+                let mark = scene.mark()?;
+                let sized = run("sized")
+                    .in_mode(mode)
+                    .reserving(reserves)
+                    .in_pool_of(&scene)
+                    .template_of_class("source", MOVABLE_STORAGE_CLASS)
+                    .task("one", &["source"], &[])
+                    .task("two", &["source"], &["one"])
+                    .asking("300m");
+                scene.submit(sized).await?;
+                scene.succeeds("sized").await?;
+                scene.nothing_left_but(&[]).await?;
+                let writes = writes_of_pods(&scene, mark)?;
+                assert_eq!(writes, expected, "{mode}, {reserves}");
+            }
         }
         Ok(())
     })
