@@ -1,9 +1,9 @@
 //! A group of processes that ends with its owner, however the owner ends: by return, panic, Ctrl-C or SIGKILL.
 //!
 //! The owner is the process that started the group; the members are the processes in it. A small shell process, the guardian,
-//! reads a pipe that only the owner can write to. When the owner ends, the pipe ends. Then the guardian sends SIGTERM and later
-//! SIGKILL to the process group of the members, and removes their folder. The leader of this process group is an idle process,
-//! the anchor. The anchor runs as long as the guardian, so that Linux does not give the group's id to other processes.
+//! reads a pipe that only the owner can write to. When the owner ends, the pipe ends. Then the guardian sends SIGKILL to the
+//! process group of the members, and removes their folder. The leader of this process group is an idle process, the anchor. The
+//! anchor runs as long as the guardian, so that Linux does not give the group's id to other processes.
 
 mod member;
 
@@ -31,8 +31,7 @@ const GUARDIAN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A group of processes that ends with its owner, however the owner ends.
 ///
-/// Dropping the group ends it too, and waits for its end: a moment if all members end after SIGTERM, otherwise about two
-/// seconds, and never much longer than ten seconds.
+/// Dropping the group ends it too, and waits for its end, which takes a moment, and never much longer than ten seconds.
 #[derive(Debug)]
 pub struct ProcessGroup {
     folder: PathBuf,
