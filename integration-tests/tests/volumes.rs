@@ -323,7 +323,11 @@ fn v7_claims_in_two_zones_that_no_task_uses_together_do_not_stop_a_run() -> Outc
             .held("near");
         let submitted = Instant::now();
         scene.submit(apart).await?;
-        let parts = ["\"far-0\" (", "\"far-1\" (", "does not mount far-1."];
+        let parts = [
+            "\"far-0\" (",
+            "\"far-1\" (",
+            "does not mount these claims: far-1.",
+        ];
         scene
             .until_all::<Event>("tell what the placeholder mounts", |events| {
                 let mut notes = events.iter().filter_map(|event| event.note.as_deref());

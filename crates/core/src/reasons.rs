@@ -121,7 +121,7 @@ reason_codes! {
     /// Tekton has not stored the run's Pipeline in the run yet. This Pipeline may choose settings of the run (B1), or the name
     /// of a claim depends on one of the Pipeline's parameters (V9).
     PipelineNotKnown: None,
-    /// The run is adopted, and Tekton has not created its first TaskRun or CustomRun yet (B7).
+    /// The run is adopted, and Tekton has not created its first child (TaskRun, CustomRun or PipelineRun) yet (B7).
     TektonBegins: None,
     /// The run is done (P6).
     PipelineRunDone: None,

@@ -154,8 +154,8 @@ pub enum Step {
         /// The uid of the run that the pod's label names.
         run_uid: String,
     },
-    /// Let a pod run without its placeholder: change its TaskRun, then delete exactly this version of the pod. Tekton creates the
-    /// pod again, without the affinity.
+    /// Let a pod run without its placeholder: change its TaskRun, then delete exactly this version of the pod. Tekton then
+    /// creates the pod again, normally without the affinity.
     LetGo {
         /// The pod.
         pod: ObjectRef,

@@ -152,7 +152,8 @@ impl Material {
         }))
     }
 
-    /// Reads the data of a Secret that another program fills. API servers must accept the certificate for each of these names.
+    /// Reads the data of a Secret that another program fills. Checks that API servers would accept the certificate for each of
+    /// `names`.
     ///
     /// # Errors
     /// A value is missing or malformed, or API servers would not accept the certificate.

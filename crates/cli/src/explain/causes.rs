@@ -208,8 +208,8 @@ impl Facts {
             .filter(move |it| it.involved_object.uid == uid)
     }
 
-    /// The cause that an autoscaler adds a node for the pod. This is the cause only if the newest Event of an autoscaler about
-    /// the pod says that a node is being added, and if this Event is younger than [`PROVISIONING`].
+    /// The cause "an autoscaler adds a node for the pod". `None` unless the newest Event of an autoscaler about the pod says that
+    /// a node is being added, and this Event is younger than [`PROVISIONING`].
     fn node_comes(&self, pod: &Pod) -> Option<Cause> {
         let words = self.events_of(pod).filter_map(|it| Some((it, word(it)?)));
         let (event, comes) = words.max_by_key(|(event, _)| last_time(event))?;

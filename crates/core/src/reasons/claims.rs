@@ -6,8 +6,8 @@ use crate::volumes::Conflict;
 texts! {
     claim_name_variable(workspace: &str, claim: &str): ClaimNameVariable =
         "Workspace {workspace:?} is bound to claim {claim:?}. The value of the variable in this name is not known, so no \
-         placeholder mounts this claim. So the run's placeholder may be on a node that cannot reach the claim's volume. Create a \
-         new run with a claim name that has no variables. Or, if the variable is a parameter, create a new run that sets this \
+         placeholder mounts this claim. So the run's placeholder may be on a node that cannot reach the claim's volume. In mode \
+         workspaces, the pods that use the claim may run on different nodes. To prevent this, create a new run with a claim name that has no variables. Or, if the variable is a parameter, create a new run that sets this \
          parameter in spec.params.";
 
     claim_name_empty(workspace: &str): ClaimNameEmpty =
@@ -29,7 +29,7 @@ texts! {
 
     claims_apart(conflict: &Conflict, placeholder: &AssistantName, left_out: &str): VolumeNodeAffinityConflict =
         "No node can reach the volumes of all these claims: {conflict}. So placeholder {placeholder} does not mount \
-         {left_out}. Pods that use only these unmounted claims run without the placeholder, and may run on different nodes. If a \
+         these claims: {left_out}. Pods that use only such unmounted claims run without the placeholder, and may run on different nodes. If a \
          pod uses both an unmounted claim and a mounted claim, it waits, because no node can run it. To run all pods on one \
          node, create the run again with claims that one node can reach.";
 
@@ -55,8 +55,8 @@ texts! {
 
     /// The nodes that a placeholder may use do not reach the volumes of all these claims (N3).
     volume_out_of_reach(conflict: &Conflict): VolumeOutOfReach =
-        "No node that the run's podTemplate allows can reach the volumes of all these claims: {conflict}. Change the \
-         podTemplate so that it allows a node that can reach these volumes, or use other claims. Then create the run again. A \
+        "No node that the placeholder may use can reach the volumes of all these claims: {conflict}. The podTemplate of the run, \
+         of its tasks or of your operator's configuration limits these nodes. Change the podTemplate so that it allows a node that can reach these volumes, or use other claims. Then create the run again. A \
          new node helps only if it can reach these volumes.";
 
     /// Every node that reaches the volumes of a placeholder's claims is cordoned or tainted (N1). `first` has the name and the

@@ -44,7 +44,7 @@ texts! {
 
     pod_let_go(pod: &str, placeholder: &str): PodLetGo =
         "Pod {pod} is now allowed to run on another node than placeholder {placeholder}. The scheduler found no node that \
-         reaches the volumes of the placeholder's claims and has room for the placeholder and the pod. The pod uses none of \
+         reaches the volumes of the placeholder's claims and can take the placeholder and the pod. The pod uses none of \
          these claims, so it need not run on the placeholder's node.";
 
     pod_away(pod: &str, placeholder: &str): PodLetGo =

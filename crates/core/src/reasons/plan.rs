@@ -25,10 +25,10 @@ texts! {
         "The run is pending. If it is coscheduled, it gets its placeholder when it starts. To start it, remove spec.status. If a queue \
          such as Kueue set spec.status, wait for the queue.";
 
-    /// Tekton creates the placeholders of an adopted run before its first TaskRun or CustomRun (B7).
+    /// Tekton creates the placeholders of an adopted run before the run's first child (B7).
     tekton_begins(): TektonBegins =
         "Tekton's own affinity assistant creates the placeholders of this run. tekton-coscheduler takes over these \
-         placeholders when Tekton has created the first TaskRun or CustomRun of the run.";
+         placeholders when Tekton has created the first child of the run: a TaskRun, a CustomRun or a PipelineRun.";
 
     /// Settings or claims of the run depend on a Pipeline that Tekton has not fetched yet (B1, V9).
     pipeline_not_known(): PipelineNotKnown =
@@ -82,8 +82,8 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
         Override::Mode(Mode::Disabled) => (
             "without coscheduling".to_owned(),
             " (3) The run's spec.managedBy names another controller. (4) When the run was created, Tekton's own flag coschedule \
-             was not \"disabled\". (5) When the run was created, tekton-coscheduler had no valid configuration. While cause 3, 4 or 5 \
-             exists, the annotation has no effect on a new run either.",
+             was not \"disabled\". (5) When the run was created, tekton-coscheduler had no valid configuration. If cause 3, 4 or 5 is \
+             still true, the annotation has no effect on a new run either.",
         ),
         Override::Mode(mode) => (format!("in coschedule mode {mode}"), ""),
         Override::Placement(_) | Override::Reserves(_) => {

@@ -229,8 +229,8 @@ async fn waiting(claim: &str, answer: impl Fn(&Asked) -> (u16, Value) + Send + '
     manager
 }
 
-/// Reconciles twice. At the second reconcile, the condition has lasted long enough for a step. Returns the outcome and the
-/// requests of the second reconcile.
+/// Reconciles twice, two seconds apart, so at the second reconcile the manager has seen the waiting pod for long enough to take a
+/// step. Returns the outcome and the requests of the second reconcile.
 async fn settled(manager: &Manager) -> (Outcome, Vec<Asked>) {
     let (_, asked) = manager.asks().await;
     assert_eq!(asked, []);
