@@ -23,7 +23,7 @@ const PERIOD: Duration = Duration::from_secs(5);
 
 /// The most programs that run at the same time, for each processor. A test on the control plane keeps a processor busy for less
 /// than half of its time.
-const MOST_PER_CORE: usize = 3;
+const MOST_PER_CORE: usize = 4;
 
 /// A program with tests.
 #[derive(Debug)]
@@ -246,7 +246,7 @@ struct Processors {
 }
 
 impl Processors {
-    /// True if the processors were idle for more than an eighth of the time since the last call. The first call counts the time
+    /// True if the processors were idle for more than a tenth of the time since the last call. The first call counts the time
     /// since boot.
     fn are_partly_idle(&mut self) -> bool {
         // Without this file, the function returns false. Then fewer programs run at once, and the tests take longer.
@@ -257,7 +257,7 @@ impl Processors {
             self.idle.saturating_sub(idle),
             self.total.saturating_sub(total),
         );
-        total > 0 && idle * 8 > total
+        total > 0 && idle * 10 > total
     }
 
     /// Reads the first line of `/proc/stat`. Its numbers are the times for user, nice, system, idle, iowait and others.
