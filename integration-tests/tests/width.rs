@@ -149,6 +149,7 @@ fn b3_n2_a_run_256_wide_takes_turns_on_a_small_node_in_the_same_time() -> Outcom
 struct Case {
     name: String,
     mode: &'static str,
+    reserves: Reserves,
     /// The storage classes of its claims.
     claims: Vec<&'static str>,
     tasks: Vec<Task>,
@@ -206,6 +207,7 @@ fn case(rng: &mut Rng, index: usize) -> Case {
     Case {
         name: format!("run-{index:03}"),
         mode,
+        reserves: pick(rng, &Reserves::ALL),
         claims,
         tasks,
         finally: rng.u8(0..4) == 0,
@@ -240,7 +242,7 @@ impl Case {
         if self.finally {
             built = built.finally("last", &[]);
         }
-        built.in_mode(self.mode)
+        built.in_mode(self.mode).reserving(self.reserves)
     }
 }
 
@@ -268,8 +270,11 @@ fn seed() -> anyhow::Result<u64> {
 fn a_seed_makes_the_same_shapes_again_and_another_one_others() {
     assert_eq!(cases(7), cases(7));
     assert_ne!(cases(7), cases(8));
-    let modes: BTreeSet<_> = cases(7).iter().map(|case| case.mode).collect();
+    let cases = cases(7);
+    let modes: BTreeSet<_> = cases.iter().map(|case| case.mode).collect();
     assert_eq!(modes.len(), MODES.len(), "{modes:?}");
+    let reserves: BTreeSet<_> = cases.iter().map(|case| case.reserves).collect();
+    assert_eq!(reserves.len(), Reserves::ALL.len(), "{reserves:?}");
 }
 
 #[test]
@@ -277,7 +282,6 @@ fn b3_n2_of_two_hundred_runs_of_random_shapes_none_waits_long_for_room_it_held()
     let seed = seed()?;
     println!("{SEED}={seed} plays this again");
     let played = shared(async |scene| {
-        scene.set_reserves(Reserves::Placement).await?;
         // Isolated runs need nodes without other runs. On the nodes of the other runs, they would wait until all of these have
         // ended.
         let apart = scene.stack.scene().await?;

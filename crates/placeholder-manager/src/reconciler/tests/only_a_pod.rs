@@ -75,21 +75,25 @@ async fn p1_the_manager_creates_the_pod_and_deletes_one_that_has_ended() {
     assert_eq!(of(Method::DELETE).body["preconditions"]["uid"], "p");
 }
 
-/// The CPU requests of the pods that a manager tries to create, and the codes of the Events. The run's tasks
-/// request 2 CPUs and 1 CPU.
+/// The API server's answer if it serves pods and this resource.
+fn serving(name: &str) -> (u16, Value) {
+    let served = ["pods", name].map(
+        |name| json!({"name": name, "singularName": "", "namespaced": true, "kind": "Pod", "verbs": []}),
+    );
+    (200, json!({"groupVersion": "v1", "resources": served}))
+}
+
+/// The gates and the CPU requests of the pods that a manager tries to create, and the codes of the Events. `served` is the answer
+/// to the question about the resources of API v1. The run's tasks request 2 CPUs and 1 CPU.
 async fn creating(
-    resizes: bool,
+    served: (u16, Value),
     accept: impl Fn(&Asked) -> bool + Send + 'static,
 ) -> (Vec<(Option<Value>, Value)>, Vec<String>) {
     let mut run = run_with_pod();
     let sizes = r#"{"a": {"requests": {"cpu": "2"}}, "b": {"requests": {"cpu": "1"}}}"#;
     run.annotations.insert(SIZES.to_owned(), sizes.to_owned());
     let manager = Manager::new(true, move |asked| match asked.last() {
-        "v1" => {
-            let name = if resizes { "pods/resize" } else { "pods" };
-            let served = json!({"name": name, "singularName": "", "namespaced": true, "kind": "Pod", "verbs": []});
-            (200, json!({"groupVersion": "v1", "resources": [served]}))
-        }
+        "v1" => served.clone(),
         "pods" if asked.method == Method::POST && !accept(asked) => {
             status(403, "Forbidden", "maximum cpu usage per Container is 2")
         }
@@ -120,30 +124,29 @@ async fn b3_the_pod_is_created_with_the_first_size_that_the_api_server_accepts()
     let cpu =
         |asked: &Asked| asked.body["spec"]["containers"][0]["resources"]["requests"]["cpu"].clone();
     let open = |cpu: &str| (None, json!(cpu));
-    let (pods, told) = creating(true, |_| true).await;
+    let (pods, told) = creating(serving("pods/resize"), |_| true).await;
     assert_eq!((pods, told), (vec![open("3050m")], vec![]));
-    let (pods, told) = creating(true, move |asked| cpu(asked) == "2050m").await;
+    let (pods, told) = creating(serving("pods/resize"), move |asked| cpu(asked) == "2050m").await;
     let refused = "ReservationRefused".to_owned();
     assert_eq!(
         (pods, told),
         (vec![open("3050m"), open("2050m")], vec![refused.clone()])
     );
-    let (pods, told) = creating(true, move |asked| cpu(asked) == "50m").await;
+    let (pods, told) = creating(serving("pods/resize"), move |asked| cpu(asked) == "50m").await;
     assert_eq!(pods, [open("3050m"), open("2050m"), open("50m")]);
     assert_eq!(told, [refused.clone(), refused]);
     // The size is not the cause.
-    let (pods, told) = creating(true, |_| false).await;
+    let (pods, told) = creating(serving("pods/resize"), |_| false).await;
     assert_eq!(pods.len(), 3);
     assert!(!told.contains(&"ReservationRefused".to_owned()), "{told:?}");
     assert_eq!(told.len(), 1);
-    // Kubernetes before 1.33 cannot reduce the requests later.
-    let (pods, _) = creating(false, |_| true).await;
-    assert_eq!(pods.len(), 1);
-    assert_eq!(pods[0].1, "50m");
-    assert_eq!(
-        pods[0].0.as_ref().unwrap()[0]["name"],
-        "coscheduler.dev/reservation"
-    );
+    // Kubernetes before 1.33 cannot reduce the requests later. A manager that may not ask cannot know this.
+    let forbidden = status(403, "Forbidden", "forbidden: cannot get path /api/v1");
+    for served in [serving("pods/status"), forbidden] {
+        let (pods, told) = creating(served, |_| true).await;
+        let gate = json!([{"name": "coscheduler.dev/reservation"}]);
+        assert_eq!((pods, told), (vec![(Some(gate), json!("50m"))], vec![]));
+    }
 }
 
 /// A manager whose cache contains the run and its pod on node-1, which is cordoned. The API server answers with `answer`.

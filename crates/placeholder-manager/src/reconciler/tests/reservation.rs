@@ -85,6 +85,15 @@ async fn b3_a_gated_pod_is_resized_for_the_waiting_pod_and_then_opened_even_with
     }
 }
 
+/// The API server compares the uid like any other field that must not change.
+#[tokio::test]
+async fn b3_a_gated_pod_that_was_replaced_is_left_alone() {
+    let replaced = || Some(status(422, "Invalid", "metadata.uid: field is immutable"));
+    let (asked, told) = opened(&gated(replaced).await).await;
+    let lasts: Vec<_> = asked.iter().map(Asked::last).collect();
+    assert_eq!((lasts, told), (vec!["resize"], vec![]));
+}
+
 /// Kubernetes 1.33 does not reduce a limit of memory.
 #[tokio::test]
 async fn b3_room_is_given_up_even_if_the_limit_of_memory_must_stay() {
