@@ -35,6 +35,8 @@ const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
 /// The environment variable with the seed of a repeated test.
 const SEED: &str = "COSCHEDULER_SEED";
 const RUNS: usize = 200;
+/// Without a reservation, a claim may be bound for ever to a node that is too small for a task.
+const RESERVES: [Reserves; 2] = [Reserves::Placement, Reserves::Peak];
 /// The number of random runs that are active at the same time. Together, they request more than the nodes have.
 const AT_ONCE: usize = 24;
 /// How long a pod may wait although its placeholder's node has room for the pod, or the placeholder reserves this room.
@@ -207,7 +209,7 @@ fn case(rng: &mut Rng, index: usize) -> Case {
     Case {
         name: format!("run-{index:03}"),
         mode,
-        reserves: pick(rng, &Reserves::ALL),
+        reserves: pick(rng, &RESERVES),
         claims,
         tasks,
         finally: rng.u8(0..4) == 0,
@@ -274,7 +276,7 @@ fn a_seed_makes_the_same_shapes_again_and_another_one_others() {
     let modes: BTreeSet<_> = cases.iter().map(|case| case.mode).collect();
     assert_eq!(modes.len(), MODES.len(), "{modes:?}");
     let reserves: BTreeSet<_> = cases.iter().map(|case| case.reserves).collect();
-    assert_eq!(reserves.len(), Reserves::ALL.len(), "{reserves:?}");
+    assert_eq!(reserves.len(), RESERVES.len(), "{reserves:?}");
 }
 
 #[test]

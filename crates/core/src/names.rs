@@ -134,7 +134,7 @@ impl ClaimTemplateName {
     ///
     /// A hash of `<group>/<workspace>` makes the name unique. The readable part is the author's `template_name`, as a DNS
     /// label: capital letters become small letters, every other character that a DNS label must not have becomes `-`, and `-` at
-    /// either end is removed. It is cut if it is too long. If nothing is left, it is [`UNNAMED_TEMPLATE`].
+    /// either end is removed. It is cut if it is too long. If nothing is left, a fixed word takes its place.
     pub fn derive(group: &Group, workspace: &str, template_name: Option<&str>) -> Self {
         let hash = hash(&format!("{group}/{workspace}"));
         let readable = dns_label(template_name.unwrap_or_default(), READABLE_LENGTH);
