@@ -15,9 +15,6 @@ use crate::{Process, ProcessArgs, Service, Supervisor, args, telemetry};
 
 /// Runs `service` with the command line of this process until SIGTERM, SIGINT or a failure, and returns its exit code.
 ///
-/// One thread does the work of the service, unless environment variable `TOKIO_WORKER_THREADS` says otherwise
-/// (`docs/decisions/one-thread.md`).
-///
 /// `start` starts all tasks and servers of the service, and then returns. A signal interrupts it. After `start` has returned, the
 /// process becomes ready when all conditions of its health are met.
 pub fn run<A, F>(service: Service, start: F) -> ExitCode
@@ -39,11 +36,10 @@ where
         let _ = clap::Error::raw(ErrorKind::Io, message).print();
         ExitCode::FAILURE
     };
-    let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    if std::env::var_os("TOKIO_WORKER_THREADS").is_none() {
-        runtime.worker_threads(1);
-    }
-    let runtime = runtime.enable_all().thread_name(service.name).build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_name(service.name)
+        .build();
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => return failed("start the tokio runtime", error.into()),
