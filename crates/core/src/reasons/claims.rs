@@ -7,8 +7,8 @@ texts! {
     claim_name_variable(workspace: &str, claim: &str): ClaimNameVariable =
         "Workspace {workspace:?} is bound to claim {claim:?}. The value of the variable in this name is not known, so no \
          placeholder mounts this claim. So the run's placeholder may be on a node that cannot reach the claim's volume. In mode \
-         workspaces, the pods that use the claim may run on different nodes. To prevent this, create a new run with a claim name that has no variables. Or, if the variable is a parameter, create a new run that sets this \
-         parameter in spec.params.";
+         workspaces, the pods that use the claim may run on different nodes. To prevent this, create a new run with a claim name \
+         that has no variables. Or, if the variable is a parameter, create a new run that sets this parameter in spec.params.";
 
     claim_name_empty(workspace: &str): ClaimNameEmpty =
         "Workspace {workspace:?} is bound to a persistent volume claim without a name, so tekton-coscheduler ignores the \
@@ -29,9 +29,9 @@ texts! {
 
     claims_apart(conflict: &Conflict, placeholder: &AssistantName, left_out: &str): VolumeNodeAffinityConflict =
         "No node can reach the volumes of all these claims: {conflict}. So placeholder {placeholder} does not mount \
-         these claims: {left_out}. Pods that use only such unmounted claims run without the placeholder, and may run on different nodes. If a \
-         pod uses both an unmounted claim and a mounted claim, it waits, because no node can run it. To run all pods on one \
-         node, create the run again with claims that one node can reach.";
+         these claims: {left_out}. Pods that use only such unmounted claims run without the placeholder, and may run on different \
+         nodes. If a pod uses both an unmounted claim and a mounted claim, it waits, because no node can run it. To run all pods \
+         on one node, create the run again with claims that one node can reach.";
 
     /// A placeholder does not mount a `ReadWriteOncePod` claim (V8). `workspace` is the workspace of the claim, or `None` if it
     /// is not known.
@@ -56,8 +56,9 @@ texts! {
     /// The nodes that a placeholder may use do not reach the volumes of all these claims (N3).
     volume_out_of_reach(conflict: &Conflict): VolumeOutOfReach =
         "No node that the placeholder may use can reach the volumes of all these claims: {conflict}. The podTemplate of the run, \
-         of its tasks or of your operator's configuration limits these nodes. Change the podTemplate so that it allows a node that can reach these volumes, or use other claims. Then create the run again. A \
-         new node helps only if it can reach these volumes.";
+         of its tasks or of your operator's configuration limits these nodes. Change the podTemplate so that it allows a node \
+         that can reach these volumes, or use other claims. Then create the run again. A new node helps only if it can reach \
+         these volumes.";
 
     /// Every node that reaches the volumes of a placeholder's claims is cordoned or tainted (N1). `first` has the name and the
     /// problem of one of these nodes. `more` is the number of the other nodes.

@@ -127,9 +127,9 @@ impl<'a> Placed<'a> {
         pod.claims.iter().any(|claim| left_out.contains(claim))
     }
 
-    /// Lets the placeholder leave its node, because the node cannot take a pod of the run. If the placeholder cannot leave, may return the
-    /// reason why the pod waits. All placeholders of a run together leave at most [`MOVES`] times. If another pod of the run
-    /// ends, the run has made progress, and the count begins anew. For example, this lets tasks for two architectures take turns.
+    /// Lets the placeholder leave its node, because the node cannot take a pod of the run. If the placeholder cannot
+    /// leave, may return the reason why the pod waits. All placeholders of a run together leave at most [`MOVES`] times. If
+    /// another pod of the run ends, the run has made progress, and the count begins anew. For example, this lets tasks for two architectures take turns.
     fn ask_anew(&self, node: &str, pod: &'a Pod, decision: &mut Decision) -> Option<Reason> {
         if let Some(resource) = self.lacking_elsewhere(pod, node) {
             let rest = self.tried_in(pod);
