@@ -27,10 +27,10 @@ pub fn is_asked(old: &PipelineRun, new: &PipelineRun) -> bool {
     new.annotations.contains_key(ADOPTED) && !old.annotations.contains_key(MODE)
 }
 
-/// The mode in which Tekton coschedules the run now.
+/// The mode in which Tekton coschedules the run now, if the run may be adopted.
 ///
 /// # Errors
-/// The run is not adopted, for this cause.
+/// The run is not adopted. The text is the cause.
 pub fn adopts(configuration: &Configuration, run: &PipelineRun) -> Result<Mode, String> {
     let namespaces = &configuration.adopt_runs_in;
     let Some(flag) = &configuration.tekton_coschedule else {

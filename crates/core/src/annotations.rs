@@ -87,8 +87,9 @@ pub const AWAITS_PIPELINE: &str = "coscheduler.dev/awaits-pipeline";
 /// An empty value adds no affinity. It only prevents Tekton from copying a Task's own annotation with this key.
 pub const TEKTON_AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 
-/// Tekton's own annotation on a PipelineRun. If its value is `"true"`, the claims made from the run's `volumeClaimTemplate`s are
-/// deleted when the run is done (V4; Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`).
+/// Tekton's own annotation on a PipelineRun. If its value is `"true"`, we delete the claims made from the run's
+/// `volumeClaimTemplate`s when the run is done, because Tekton does so only for its own assistant (V4; Tekton v1.12.0,
+/// `pkg/reconciler/pipelinerun/affinity_assistant.go`).
 pub const TEKTON_AUTO_CLEANUP_PVC: &str = "tekton.dev/auto-cleanup-pvc";
 
 /// The annotations that admission writes on a new PipelineRun. Admission removes an author's values of these keys.

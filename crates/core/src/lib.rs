@@ -1,8 +1,7 @@
-//! This crate makes every decision of tekton-coscheduler. All decisions are pure functions.
+//! This crate makes every decision about runs and placeholders. All decisions are pure functions.
 //!
-//! A service passes in the objects that it has seen, for example a PipelineRun and the flags. It gets back complete steps, so the
-//! service decides nothing itself. The crate has no clock, network, randomness, async code or Kubernetes client. So the same
-//! input always gives the same result.
+//! A service passes in the objects that it has seen, for example a PipelineRun and the flags. It gets back complete steps. The
+//! crate has no clock, network, randomness, async code or Kubernetes client. So the same input always gives the same result.
 
 pub mod violation;
 pub mod words;

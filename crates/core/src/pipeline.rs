@@ -41,7 +41,9 @@ pub enum Work {
     Task(String),
     /// A custom task. Its own controller runs it.
     Custom,
-    /// A Task that a resolver fetches, or a child Pipeline. Its contents are not known.
+    /// A child Pipeline. Its contents are not known.
+    Pipeline,
+    /// A Task that a resolver fetches. Its contents are not known.
     #[default]
     Elsewhere,
 }
@@ -108,6 +110,8 @@ fn work(task: &Value) -> Work {
     let fetched = !text(reference, "resolver").is_empty() || name.contains("://");
     if is_custom(spec) || is_custom(reference) {
         Work::Custom
+    } else if task["pipelineSpec"].is_object() || task["pipelineRef"].is_object() {
+        Work::Pipeline
     } else if spec.is_object() {
         Work::Embedded(TaskSpec::read(spec))
     } else if name.is_empty() || fetched || !["", "Task"].contains(&kind.as_str()) {

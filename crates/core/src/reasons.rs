@@ -46,6 +46,9 @@ pub use plan::*;
 pub use refusal::*;
 pub use waiting::*;
 
+/// The greatest number of bytes of an Event's note (Kubernetes, `pkg/apis/core/validation/events.go`, `NoteLengthLimit`).
+pub const NOTE_LENGTH: usize = 1024;
+
 /// The reason for a decision.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
@@ -70,7 +73,7 @@ impl Reason {
 pub enum Severity {
     /// Information: nobody has to act.
     Normal,
-    /// The run waits, or something differs from the author's request.
+    /// The run waits until somebody acts, or something differs from the author's request.
     Warning,
 }
 
@@ -129,9 +132,10 @@ reason_codes! {
     PipelineRunDeleted: None,
     /// The run is a child of another run, and uses the placeholders of its topmost parent run.
     PartOfPipelineRun: None,
-    /// One placeholder serves all pods of the run (M3).
+    /// One placeholder serves all pods of the run, or of some of its tasks (M3, B1).
     CoschedulePipelineRun: None,
-    /// One placeholder serves all pods of the run. No other placeholder of the isolation scope may be on its node (M4).
+    /// As [`CoschedulePipelineRun`](Self::CoschedulePipelineRun). Also, no other placeholder of the isolation scope may be on its
+    /// node (M4).
     IsolatePipelineRun: None,
     /// One placeholder serves the pods that use one of the run's claims (M1).
     CoscheduleWorkspace: None,
@@ -150,12 +154,12 @@ reason_codes! {
     ClaimNameVariable: Some(Warning),
     /// A workspace is bound to a claim without a name.
     ClaimNameEmpty: Some(Warning),
-    /// A pinned run has a `volumeClaimTemplate` that admission did not see. Tekton creates the claim, and no placeholder mounts
-    /// it.
+    /// A coscheduled run has a `volumeClaimTemplate` that admission did not see. Tekton creates the claim, and no placeholder
+    /// mounts it.
     ClaimTemplateNotReplaced: Some(Warning),
     /// The placeholder does not get a part of the run's `securityContext` (P3).
     SecurityContextReduced: Some(Warning),
-    /// The pinned annotations of the run cannot be read, or do not match the run's workspaces.
+    /// The annotations that admission wrote on the run cannot be read, or do not match the run's workspaces.
     PipelineRunInvalid: Some(Warning),
     /// A TaskRun uses more claims than the run's mode allows, so the TaskRun does not run (M2).
     TaskRunRefused: Some(Warning),
@@ -221,7 +225,7 @@ reason_codes! {
     ResourceMissing: Some(Warning),
     /// The run's placeholders asked the scheduler for other nodes as often as they may, and a pod still waits for room (N2).
     MovesExhausted: Some(Warning),
-    /// No node can run a placeholder in `isolate-pipelinerun`, because other placeholders are on the nodes (N3).
+    /// No node can run a placeholder in `isolate-pipelinerun`. Other placeholders are on some or all of the nodes (N3).
     NoIsolatedNode: Some(Warning),
     /// No node that a placeholder may use can reach the volumes of all its claims (N3).
     VolumeOutOfReach: Some(Warning),

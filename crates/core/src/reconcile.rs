@@ -237,7 +237,8 @@ pub fn reconcile(observed: &Observed) -> Decision {
     decision
 }
 
-/// Completes the steps that delete the pod of a placeholder of [`Backend::Pod`]. Without a plan of the placeholder, the pod stays.
+/// Completes the steps that delete the pod of a placeholder of [`Backend::Pod`]. Without a plan of the placeholder, the pod
+/// stays.
 fn give_controllers(observed: &Observed, steps: &mut Vec<Step>) {
     steps.retain_mut(|step| {
         let Step::Evict { pod, control, .. } = step else {
@@ -282,7 +283,8 @@ impl Decision {
     }
 }
 
-/// The greatest number of times that the placeholders of a run together leave their nodes because pods wait for room. A
+/// The greatest number of times that the placeholders of a run together leave their nodes because pods wait for room. The count
+/// begins anew when another pod of the run has ended. A
 /// placeholder that could not give up its reservation has the same limit: its pod is created again only while the placeholder's
 /// record has fewer moves.
 const MOVES: u32 = 5;

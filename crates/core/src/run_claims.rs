@@ -109,7 +109,7 @@ pub(crate) fn of_volumes(run: &PipelineRun, catalog: Option<&Catalog>) -> RunCla
         let spec = match &task.work {
             Work::Embedded(spec) => spec,
             Work::Task(name) => catalog?.tasks.get(name)?,
-            Work::Custom | Work::Elsewhere => return None,
+            Work::Custom | Work::Pipeline | Work::Elsewhere => return None,
         };
         Some((format!("tasks[{}]", task.name), spec.claims.clone()))
     });
@@ -177,7 +177,7 @@ fn resolve(
                 None if has_param(&own.resolve(&name)) => return None,
                 None => &none,
             },
-            Work::Custom | Work::Elsewhere => &none,
+            Work::Custom | Work::Pipeline | Work::Elsewhere => &none,
         };
         Some(params.resolve(&own.or(of_task).resolve(&name)))
     });

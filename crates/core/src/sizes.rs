@@ -99,7 +99,7 @@ fn request(
     let spec = match &task.work {
         Work::Embedded(spec) => spec,
         Work::Task(name) => catalog.tasks.get(name)?,
-        Work::Custom | Work::Elsewhere => return None,
+        Work::Custom | Work::Pipeline | Work::Elsewhere => return None,
     };
     // If several items name the task, Tekton uses the last one (`pkg/apis/pipeline/v1/pipelinerun_types.go`, `GetTaskRunSpec`).
     let mut settings = run.task_run_specs.iter();
@@ -125,7 +125,7 @@ fn request(
 pub fn named_tasks(tasks: &[PipelineTask]) -> BTreeSet<&str> {
     let names = tasks.iter().filter_map(|task| match &task.work {
         Work::Task(name) => Some(name.as_str()),
-        Work::Embedded(_) | Work::Custom | Work::Elsewhere => None,
+        Work::Embedded(_) | Work::Custom | Work::Pipeline | Work::Elsewhere => None,
     });
     names.collect()
 }

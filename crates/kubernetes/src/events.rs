@@ -7,6 +7,7 @@
 
 use coscheduler_core::pipeline_run::OwnerReference;
 use coscheduler_core::plan::{Reason, Severity};
+use coscheduler_core::reasons::NOTE_LENGTH;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -14,10 +15,6 @@ use k8s_openapi::jiff::Timestamp;
 
 /// Field `action` of all Events of this product.
 const ACTION: &str = "Coschedule";
-
-/// The greatest length of a note that the API server accepts, in bytes.
-/// Source: Kubernetes `pkg/apis/core/validation/events.go`, `NoteLengthLimit`.
-const NOTE_LENGTH: usize = 1024;
 
 /// The Event about `reason` on an object of this namespace. `now` is the time of the Event, and `service` is the service that
 /// writes the Event. `None` if this reason never becomes an Event.

@@ -36,7 +36,7 @@ enum Export {
     Unsupported(String),
 }
 
-/// Installs the subscriber of the process. The current tokio runtime exports the spans.
+/// Begins the log and the traces of the process. The caller must be in the tokio runtime that exports the traces.
 ///
 /// # Errors
 /// The filter does not parse, or the process has a subscriber already.

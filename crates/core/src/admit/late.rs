@@ -16,8 +16,8 @@ use crate::pipeline_run::PipelineRun;
 use crate::restore::restore;
 use crate::subsets::{self, Subsets};
 
-/// True if the update from `old` to `new` adds choices to a run that awaits its Pipeline: Tekton copies the Pipeline's
-/// annotations to the run.
+/// True if the update from `old` to `new` adds annotations that choose settings, while the run awaits its Pipeline. Tekton makes
+/// such an update when it copies the Pipeline's annotations to the run.
 pub fn is_late_choice(old: &PipelineRun, new: &PipelineRun) -> bool {
     awaits_pipeline(old) && added(old, new).next().is_some()
 }

@@ -1,8 +1,10 @@
 //! Warns the author of a new run in mode `workspaces` about tasks of its embedded Pipeline that use more than one claim. The
-//! TaskRuns of these tasks will fail (M2). Shared claims tie no pod to a node, and do not count (V8).
+//! TaskRuns of these tasks will fail (M2). With `coschedule-claims: node-bound`, claims that several nodes can mount at once do
+//! not count (V8). Custom tasks and child Pipelines have no TaskRuns of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::pipeline::Work;
 use crate::pipeline_run::PipelineRun;
 use crate::run_claims::{ClaimSource, RunClaims};
 
@@ -11,7 +13,9 @@ use super::warnings::task_will_not_run;
 /// One warning for each task that uses more than one claim.
 pub(super) fn warnings(run: &PipelineRun, claims: &RunClaims) -> Vec<String> {
     let mut warnings = Vec::new();
-    for task in &run.pipeline_tasks {
+    let has_task_run = |work: &Work| !matches!(work, Work::Custom | Work::Pipeline);
+    let tasks = run.pipeline_tasks.iter();
+    for task in tasks.filter(|task| has_task_run(&task.work)) {
         let used: BTreeMap<&String, String> = task
             .workspaces
             .iter()

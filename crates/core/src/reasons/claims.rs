@@ -6,9 +6,10 @@ use crate::volumes::Conflict;
 texts! {
     claim_name_variable(workspace: &str, claim: &str): ClaimNameVariable =
         "Workspace {workspace:?} is bound to claim {claim:?}. The value of the variable in this name is not known, so no \
-         placeholder mounts this claim. So the run's placeholder may be on a node that cannot reach the claim's volume. In mode \
-         workspaces, the pods that use the claim may run on different nodes. To prevent this, create a new run with a claim name \
-         that has no variables. Or, if the variable is a parameter, create a new run that sets this parameter in spec.params.";
+         placeholder mounts this claim. In mode workspaces, the pods that use the claim may run on different nodes. In other \
+         modes, the run's placeholder may be on a node that cannot reach the claim's volume. To prevent this, create a new run \
+         with a claim name that has no variables. Or, if the variable is a parameter, create a new run that sets this parameter \
+         in spec.params.";
 
     claim_name_empty(workspace: &str): ClaimNameEmpty =
         "Workspace {workspace:?} is bound to a persistent volume claim without a name, so tekton-coscheduler ignores the \
@@ -16,9 +17,9 @@ texts! {
 
     claim_template_not_replaced(workspace: &str): ClaimTemplateNotReplaced =
         "tekton-coscheduler did not see the volumeClaimTemplate of workspace {workspace:?} when the run was created. Tekton \
-         creates the claim, and tekton-coscheduler ignores it. So the run's placeholder may be on a node that cannot reach the \
-         claim's volume. In mode workspaces, the pods that use the claim may run on different nodes. To prevent this, create \
-         the run again. If the new run gets this Event too, another admission webhook adds the template after \
+         creates the claim, and tekton-coscheduler ignores it. In mode workspaces, the pods that use the claim may run on \
+         different nodes. In other modes, the run's placeholder may be on a node that cannot reach the claim's volume. To \
+         prevent this, create the run again. If the new run gets this Event too, another admission webhook adds the template after \
          tekton-coscheduler has reviewed the run. Then ask your operator to change that webhook.";
 
     volume_node_affinity_conflict(conflict: &Conflict, placeholder: &AssistantName): VolumeNodeAffinityConflict =
@@ -56,8 +57,8 @@ texts! {
     /// The nodes that a placeholder may use do not reach the volumes of all these claims (N3).
     volume_out_of_reach(conflict: &Conflict): VolumeOutOfReach =
         "No node that the placeholder may use can reach the volumes of all these claims: {conflict}. The podTemplate of the run, \
-         of its tasks or of your operator's configuration limits these nodes. Change the podTemplate so that it allows a node \
-         that can reach these volumes, or use other claims. Then create the run again. A new node helps only if it can reach \
+         of its tasks or of your operator's configuration limits the nodes that the placeholder may use. Change the podTemplate \
+         so that it allows a node that can reach these volumes, or use other claims. Then create the run again. A new node helps only if it can reach \
          these volumes.";
 
     /// Every node that reaches the volumes of a placeholder's claims is cordoned or tainted (N1). `first` has the name and the

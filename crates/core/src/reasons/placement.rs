@@ -74,13 +74,15 @@ texts! {
         claims = claims.join(", ");
 
     reservation_given_up(placeholder: &str, asked: &Amounts, claims: &[String]): ReservationReduced =
-        "Only one node can reach the volumes of these claims: {claims}. This node has no room for placeholder {placeholder}, \
-         which asked for {asked}. So the placeholder now reserves no room. Pods of the run that fit on this node can start.",
+        "Only one node can reach the volumes of these claims: {claims}. The scheduler did not bind placeholder {placeholder}, \
+         which asked for {asked}, to this node. So the placeholder now reserves no room. Pods of the run that fit on this node \
+         can start.",
         claims = claims.join(", ");
 
     claims_hold_unbound(placeholder: &str, asks: &Amounts, claims: &[String]): ClaimsNotMovable =
-        "Only one node can reach the volumes of these claims: {claims}. This node has no room for placeholder {placeholder}, \
-         which asks for {asks}. Make room there: `kubectl coschedule nodes -o wide` shows the pods on it. The run then continues.",
+        "Only one node can reach the volumes of these claims: {claims}. The scheduler cannot bind placeholder {placeholder}, \
+         which asks for {asks}, to this node. Make room there: `kubectl coschedule nodes -o wide` shows the pods on it. The run \
+         then continues.",
         claims = claims.join(", ");
 
     /// The placeholder asks for `next` instead. If `next` is `None`, it reserves no room.

@@ -2,11 +2,7 @@
 //! value names the action that failed, such as "Failed to create claim source", or the problem, such as "Claim source has no
 //! volume". `answer` is the error text of Kubernetes.
 
-use super::{Reason, ReasonCode};
-
-/// The greatest number of bytes of Kubernetes' error text in a message. The note of an Event is limited to 1,024 bytes, and must
-/// also have room for the remedy after the error text.
-const ANSWER_LENGTH: usize = 600;
+use super::{NOTE_LENGTH, Reason, ReasonCode};
 
 /// Declares one function for each cause: `name: code, remedy`.
 macro_rules! refusals {
@@ -31,7 +27,7 @@ refusals! {
          annotation coscheduler.dev/placeholder-reserves: nothing. Your operator must allow this value.";
     /// Pod Security does not allow the placeholder's pod.
     pod_security_violated: PodSecurityViolated,
-        "This message names a field. Remove this field from the run's podTemplate, and create the run again. Or set a less \
+        "Remove the field that this error names from the run's podTemplate, and create the run again. Or set a less \
          strict Pod Security level, or a later Pod Security version, in the labels of the namespace.";
     /// A policy or an admission webhook denied the object.
     admission_denied: AdmissionDenied,
@@ -58,8 +54,9 @@ refusals! {
          a matching node.";
     /// Other placeholders are on the nodes that an isolated placeholder could use.
     no_isolated_node: NoIsolatedNode,
-        "The run continues by itself when a node matches the run's podTemplate, has room, and has no other placeholder. If you \
-         do not want to wait, add such a node, or create the run again in a mode other than isolate-pipelinerun.";
+        "The run continues by itself when a node matches the run's podTemplate, has room, and has no other placeholder of \
+         the isolation scope. If you do not want to wait, add such a node, or create the run again in a mode other than \
+         isolate-pipelinerun.";
     /// Kubernetes refused the placeholder for another reason.
     placeholder_refused: PlaceholderRefused,
         "Correct the cause of this error. tekton-coscheduler repeats the request. The run continues when the API server accepts \
@@ -68,9 +65,12 @@ refusals! {
 
 fn refused(code: ReasonCode, failed: &str, answer: &str, remedy: &str) -> Reason {
     let answer = answer.trim_end_matches('.');
-    let (answer, cut) = match answer.len() {
-        ..=ANSWER_LENGTH => (answer, ""),
-        _ => (&answer[..answer.floor_char_boundary(ANSWER_LENGTH)], "…"),
+    // The note of the Event must also have room for the remedy.
+    let room = NOTE_LENGTH.saturating_sub(failed.len() + remedy.len() + ": …. ".len());
+    let (answer, cut) = if answer.len() <= room {
+        (answer, "")
+    } else {
+        (&answer[..answer.floor_char_boundary(room)], "…")
     };
     Reason::new(code, format!("{failed}: {answer}{cut}. {remedy}"))
 }

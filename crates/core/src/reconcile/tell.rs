@@ -22,7 +22,7 @@ use crate::plan::{PlaceholderSpec, Reason, ReasonCode, Separation};
 use crate::reasons;
 use crate::run_claims::brought;
 use crate::volumes::{self, Conflict, SeenClaim, Volumes, reaches, volumes};
-use refusals::{lacks_room, said_on, unschedulable};
+use refusals::{lacks_room, meets_other_placeholders, said_on, unschedulable};
 use waiting::Wait;
 
 /// An error of Kubernetes about a placeholder is reported when the error has lasted for this time. Most errors pass sooner,
@@ -304,11 +304,12 @@ fn waits_for(observed: &Observed, spec: &PlaceholderSpec) -> Option<Reason> {
         let asks = asks.unwrap_or_default();
         let message = pod.scheduler_said()?;
         let tied = observed.tied(spec, pod);
-        if !tied.is_empty() && lacks_room(message) {
+        let isolated = matches!(spec.separation, Separation::Isolate(_));
+        let crowded = isolated && meets_other_placeholders(message);
+        if !crowded && !tied.is_empty() && lacks_room(message) {
             return Some(reasons::claims_hold_unbound(name, &asks, &tied));
         }
-        let isolated = matches!(spec.separation, Separation::Isolate(_));
-        unschedulable(&spec.name, isolated, &asks, message, exists)
+        unschedulable(&spec.name, crowded, &asks, message, exists)
     })
 }
 

@@ -1,5 +1,5 @@
-//! Tests with one run in mode `pipelineruns`, which has an existing claim. Its placeholder is on node-1, and there are two
-//! nodes. Each test changes one part of the observation.
+//! Tests with one run in mode `pipelineruns`. The run uses a claim that was not made for it. Its placeholder is on node-1, and
+//! there are two nodes. Each test changes one part of the observation.
 
 mod apart;
 mod clean_up;

@@ -71,13 +71,13 @@ pub fn not_provisioned(claim: &str, note: &str) -> Reason {
     }
 }
 
-/// The reason why a placeholder's pod has no node, from the scheduler's message `said`. The pod requests `asks`. `isolated` is
-/// true if no other placeholder may be on its node. `None` in two cases. First: the pod waits for volumes. (If provisioning
+/// The reason why a placeholder's pod has no node, from the scheduler's message `said`. The pod requests `asks`. `crowded` is
+/// true if other placeholders keep it from some nodes. `None` in two cases. First: the pod waits for volumes. (If provisioning
 /// fails, a warning Event about the claim reports this.) Second: the message names a missing claim, but `exists` is true for this
 /// claim. (The scheduler's cache does not have it yet.)
 pub(super) fn unschedulable(
     name: &AssistantName,
-    isolated: bool,
+    crowded: bool,
     asks: &Amounts,
     said: &str,
     exists: impl Fn(&str) -> bool,
@@ -92,7 +92,7 @@ pub(super) fn unschedulable(
     }
     let reason = if missing.is_some() {
         reasons::reference_missing
-    } else if isolated && detail.contains("anti-affinity rules") {
+    } else if crowded {
         reasons::no_isolated_node
     } else {
         reasons::placeholder_unschedulable
@@ -123,6 +123,12 @@ pub(super) fn waits_for_other_pod(said: &str) -> bool {
 /// True if the scheduler's message says that the pod waits for one of its claims. Another node would not help.
 pub(in crate::reconcile) fn waits_for_claim(said: &str) -> bool {
     waits_for_volume(said) || waits_for_other_pod(said) || missing_claim(said).is_some()
+}
+
+/// True if the scheduler's message says that other pods keep an isolated placeholder from at least one node
+/// (`pkg/scheduler/framework/plugins/interpodaffinity/filtering.go`).
+pub(super) fn meets_other_placeholders(said: &str) -> bool {
+    said.contains("anti-affinity rules")
 }
 
 /// True if the scheduler's message says that at least one node lacks room

@@ -485,6 +485,25 @@ fn n3_a_volume_that_no_allowed_node_reaches_is_told_whatever_other_nodes_lack() 
     assert_eq!(blocked(&reconcile(&observed)), None);
 }
 
+#[test]
+fn n3_another_isolated_run_on_the_only_node_of_the_volumes_is_told_although_other_nodes_have_no_room()
+ {
+    let check = |mode: Mode, code: &str| {
+        let mut observed = observed_in(mode, &[CLAIM]);
+        let said = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't satisfy existing pods anti-affinity rules.";
+        unschedulable(own_pod(&mut observed), said);
+        restrict(&mut observed, CLAIM, "kubernetes.io/hostname", "node-1");
+        for name in ["node-1", "node-2"] {
+            let labels = &mut node(&mut observed, name).labels;
+            labels.insert("kubernetes.io/hostname".to_owned(), name.to_owned());
+        }
+        pass(&mut observed, MOMENT);
+        assert_eq!(blocked(&reconcile(&observed)), Some(code), "{mode}");
+    };
+    check(Mode::IsolatePipelineRun, "NoIsolatedNode");
+    check(Mode::PipelineRuns, "ClaimsNotMovable");
+}
+
 /// Two pods wait for room beside a pod of the run.
 fn beside() -> Observed {
     let mut observed = observed();

@@ -1,6 +1,7 @@
 //! Error texts that the control plane of Kubernetes 1.35 has written, with the reason that is read from each.
 
 use super::*;
+use crate::reasons::NOTE_LENGTH;
 
 const POD: &str = "affinity-assistant-0123456789-0";
 const SET: &str = "affinity-assistant-0123456789";
@@ -143,8 +144,15 @@ fn n3_a_write_of_ours_that_is_refused_is_read_alike() {
              quota limits the number of pods, it must allow the placeholder's pod and a pod of the run at the same time."
         )
     );
-    let long = refused("create claim ci/source", &"é".repeat(1000));
-    assert!(long.message.len() < 1024, "{}", long.message.len());
+    for (prefix, remedy) in [
+        ("", "accepts the request."),
+        ("maximum cpu usage per Pod is 1, ", "allow this value."),
+    ] {
+        let answer = format!("{prefix}{}", "é".repeat(1000));
+        let long = refused("create claim ci/source", &answer).message;
+        assert!(long.len() <= NOTE_LENGTH, "{}", long.len());
+        assert!(long.contains("é…. ") && long.ends_with(remedy), "{long}");
+    }
 }
 
 #[test]
@@ -181,7 +189,9 @@ fn pending(said: &str) -> Option<Reason> {
         milli_cpu: 2000,
         ..Amounts::default()
     };
-    unschedulable(&name(), true, &asks, said, |_| false)
+    unschedulable(&name(), meets_other_placeholders(said), &asks, said, |_| {
+        false
+    })
 }
 
 #[test]
