@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use integration_tests::timings::median;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use testbed::services::Service;
 
 /// The figures of one load on one side. Times are in seconds.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub(crate) struct Figures {
     pub(crate) makespan: f64,
     /// From the creation of a run until its first task pod is bound.
@@ -104,5 +104,10 @@ impl Spread {
             least: figures.iter().copied().fold(f64::INFINITY, f64::min),
             most: figures.iter().copied().fold(f64::NEG_INFINITY, f64::max),
         })
+    }
+
+    /// True if a value between the least and the greatest one is also such a value of the other spread.
+    pub(crate) fn overlaps(self, other: Self) -> bool {
+        self.least <= other.most && other.least <= self.most
     }
 }

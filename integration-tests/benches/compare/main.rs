@@ -2,6 +2,7 @@
 //! compare`. Writes a page, plots and a JSON file. Checks no figure: only a run that fails or hangs is an error.
 #![allow(missing_docs, clippy::print_stdout)]
 
+mod agreement;
 mod figures;
 mod plan;
 mod plot;
@@ -28,6 +29,7 @@ fn main() -> Outcome {
     let sides = options.sides()?;
     let groups = options.loads();
     let mut measured: Vec<_> = groups.iter().flatten().map(Measured::of).collect();
+    let earlier = write::earlier(&options)?;
     let runtime = Runtime::new().context("failed to start a tokio runtime")?;
     let begin = Instant::now();
     for round in 0.. {
@@ -61,6 +63,7 @@ fn main() -> Outcome {
         write::all(&options, &measured)?;
     }
     println!("\n{}", report::headlines(&options, &measured));
+    println!("{}", agreement::text(&options, &earlier, &measured));
     println!(
         "The page, the plots and the figures are in {}",
         options.folder.display()

@@ -139,7 +139,7 @@ impl fmt::Display for Workload {
 }
 
 /// How the runs are created.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Pace {
     /// One run after the other.
@@ -151,7 +151,7 @@ pub(crate) enum Pace {
 }
 
 /// The runs of one trial.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize, Serialize)]
 pub(crate) struct Load {
     pub(crate) workload: Workload,
     pub(crate) nodes: usize,

@@ -3,13 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use serde::{Deserialize, Serialize};
+
 use super::figures::{Figures, Spread};
 use super::plan::{Load, Options, Pace};
 use super::plot;
 use super::sides::{DISABLED, built_in, ours, pods};
 
 /// The figures of a load: for each round, those of each side.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 pub(crate) struct Measured {
     pub(crate) load: Load,
     pub(crate) rounds: Vec<BTreeMap<String, Figures>>,
@@ -41,7 +43,7 @@ impl Measured {
         self.paired([side, side], |figures, _| figures.row(row))
     }
 
-    fn ratio(&self, sides: [&str; 2], row: &str) -> Option<Spread> {
+    pub(crate) fn ratio(&self, sides: [&str; 2], row: &str) -> Option<Spread> {
         self.paired(sides, |one, other| Some(one.row(row)? / other.row(row)?))
     }
 
@@ -104,7 +106,7 @@ const CPU: &str = "CPU a run, all processes, ms";
 const CPU_OF_OURS: &str = "CPU a run, our services, ms";
 
 /// The plotted rows: each with the name of its file, and its title.
-const PLOTS: [(&str, &str, &str); 5] = [
+pub(crate) const PLOTS: [(&str, &str, &str); 5] = [
     (MAKESPAN, "makespan", "Makespan"),
     (BOUND_P99, "bound", "Creation → first task pod bound, p99"),
     (DONE, "completion", "Creation → completion, p50"),
@@ -321,7 +323,7 @@ fn cell(spread: Option<Spread>) -> String {
     with_spread(spread, "–", number)
 }
 
-fn ratio_cell(spread: Option<Spread>) -> String {
+pub(crate) fn ratio_cell(spread: Option<Spread>) -> String {
     with_spread(spread, "–", |ratio| format!("{ratio:.2}"))
 }
 

@@ -11,6 +11,9 @@ use super::Outcome;
 use super::plan::Options;
 use super::report::{self, Measured};
 
+/// The name of the file with the figures of each round.
+const FIGURES: &str = "benchmarks.json";
+
 /// The lines around the part of the page that this program writes.
 const BEGIN: &str = "<!-- `cargo xtask bench compare` writes the lines below. -->\n";
 const END: &str = "<!-- `cargo xtask bench compare` writes the lines above. -->\n";
@@ -31,16 +34,22 @@ pub(crate) fn all(options: &Options, measured: &[Measured]) -> Outcome {
     for (name, svg) in report::plots(options, measured) {
         write(&options.folder.join("pictures").join(name), &svg)?;
     }
-    let loads: Vec<_> = measured
-        .iter()
-        .map(|of| json!({"load": of.load, "rounds": of.rounds}))
-        .collect();
-    let mut figures = json!({"machine": machine, "options": options, "loads": loads});
+    let mut figures = json!({"machine": machine, "options": options, "loads": measured});
     round(&mut figures);
-    write(
-        &options.folder.join("benchmarks.json"),
-        &format!("{figures}\n"),
-    )
+    write(&options.folder.join(FIGURES), &format!("{figures}\n"))
+}
+
+/// The loads of the file with the figures of an earlier measurement. Empty if there is no such file.
+pub(crate) fn earlier(options: &Options) -> anyhow::Result<Vec<Measured>> {
+    let file = options.folder.join(FIGURES);
+    if !file.exists() {
+        return Ok(Vec::new());
+    }
+    let read = || {
+        let mut figures: Value = serde_json::from_str(&fs::read_to_string(&file)?)?;
+        anyhow::Ok(serde_json::from_value(figures["loads"].take())?)
+    };
+    read().with_context(|| format!("failed to read {}", file.display()))
 }
 
 /// The text with another part between [`BEGIN`] and [`END`]. `None` if one of them is missing.
