@@ -55,8 +55,8 @@ impl Scene<'_> {
         Ok(())
     }
 
-    /// Makes the API server refuse each update and each resize of a pod in this namespace for which the CEL expression `allowed`
-    /// is false. In this expression, `variables.resizes` is true for a resize.
+    /// Makes the API server refuse each creation and change of a pod or StatefulSet in this namespace for which the CEL expression
+    /// `allowed` is false. In this expression, `variables.creates` is true for a creation, and `variables.resizes` for a resize.
     ///
     /// # Errors
     ///
@@ -70,12 +70,16 @@ impl Scene<'_> {
         let policy: ValidatingAdmissionPolicy = serde_json::from_value(json!({
             "metadata": {"name": name},
             "spec": {
-                "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"],
-                    "operations": ["UPDATE"], "resources": ["pods", "pods/resize"]}]},
-                "variables": [{
-                    "name": "resizes",
-                    "expression": "has(request.subResource) && request.subResource == 'resize'",
-                }],
+                "matchConstraints": {"resourceRules": [{"apiGroups": ["", "apps"], "apiVersions": ["v1"],
+                    "operations": ["CREATE", "UPDATE"],
+                    "resources": ["pods", "pods/resize", "statefulsets"]}]},
+                "variables": [
+                    {"name": "creates", "expression": "request.operation == 'CREATE'"},
+                    {
+                        "name": "resizes",
+                        "expression": "has(request.subResource) && request.subResource == 'resize'",
+                    },
+                ],
                 "validations": [{
                     "expression": format!("object.metadata.name != 'probe' && ({allowed})"),
                     "reason": reason,
@@ -87,17 +91,16 @@ impl Scene<'_> {
             "spec": {"policyName": name, "validationActions": ["Deny"],
                 "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": name}}}},
         }))?;
-        let params = PostParams::default();
-        self.create_policy(&policy, &binding).await?;
-
-        // The API server enforces a new policy only after a moment.
         let probe: Pod = serde_json::from_value(json!({
             "metadata": {"name": "probe"},
             "spec": {"schedulingGates": [{"name": "example.dev/probe"}],
                 "containers": [{"name": "c", "image": "example/image"}]},
         }))?;
         let pods = self.api::<Pod>();
-        pods.create(&params, &probe).await?;
+        pods.create(&PostParams::default(), &probe).await?;
+        self.create_policy(&policy, &binding).await?;
+
+        // The API server enforces a new policy only after a moment.
         let change = Patch::Merge(json!({"metadata": {"labels": {"changed": "yes"}}}));
         let dry_run = PatchParams {
             dry_run: true,

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use coscheduler_core::config::Reserves;
 use coscheduler_kubernetes::needs::asks;
 use coscheduler_kubernetes::pods::is_unschedulable;
 use futures::future::try_join_all;
@@ -11,7 +12,9 @@ use integration_tests::cramped::stranger;
 use integration_tests::look::{is_placeholder, node};
 use integration_tests::refusing::Refusal;
 use integration_tests::runs::{Run, run};
+use integration_tests::sets::only_pods;
 use integration_tests::{Scene, alone};
+use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use testbed::services::Service;
@@ -22,13 +25,24 @@ type Outcome = anyhow::Result<()>;
 /// A CEL expression that is false for a resize of a placeholder that is not bound.
 const SIZING: &str = "!variables.resizes || has(object.spec.nodeName)";
 /// A CEL expression that is false for a change that removes a scheduling gate.
-const OPENING: &str = "!has(oldObject.spec.schedulingGates) || has(object.spec.schedulingGates)";
+const OPENING: &str = "variables.creates || !has(oldObject.spec.schedulingGates) || \
+                       has(object.spec.schedulingGates)";
 /// A CEL expression that is false for a resize of a bound placeholder, which gives room up.
 const HAND_OVER: &str = "!variables.resizes || !has(object.spec.nodeName)";
+/// A CEL expression that is false for the creation of a placeholder's pod.
+const CREATION: &str = "!variables.creates || request.kind.kind != 'Pod' || \
+                        !object.metadata.name.startsWith('affinity-assistant-')";
+/// A CEL expression that is false for the creation of a StatefulSet.
+const SUCCESSION: &str = "!variables.creates || request.kind.kind != 'StatefulSet'";
+/// A CEL expression that is false for a change after which a StatefulSet has a replica.
+const START: &str =
+    "variables.creates || request.kind.kind != 'StatefulSet' || object.spec.replicas == 0";
 
 /// A step of the manager. The test prevents the end of the step until the services have been killed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
+    /// The placeholder, which will be a pod without a StatefulSet, does not exist yet.
+    Creation,
     /// The placeholder has its gate, and the requests of its template.
     Sizing,
     /// The placeholder has its gate, and requests the room of the run.
@@ -37,17 +51,46 @@ enum Step {
     Waiting,
     /// The placeholder is bound, and still requests the room of the run.
     HandOver,
+    /// As [`Self::HandOver`], with `placeholder-reserves: peak`: the first task has no room yet.
+    Peak,
+    /// The placeholder, which is a pod without a StatefulSet, must leave its node, but has no StatefulSet yet.
+    Succession,
+    /// The placeholder's first pod is gone, and its StatefulSet has no replicas yet.
+    Start,
     /// The placeholder has left its node, and has a gate again.
     Move,
 }
 
-const STEPS: [Step; 5] = [
-    Step::Sizing,
-    Step::Gate,
-    Step::Waiting,
-    Step::HandOver,
-    Step::Move,
-];
+/// The steps of the manager. The first pod of a placeholder without a StatefulSet has its room and no gate from the beginning.
+fn steps() -> &'static [Step] {
+    if only_pods() {
+        &[
+            Step::Creation,
+            Step::Waiting,
+            Step::HandOver,
+            Step::Peak,
+            Step::Succession,
+            Step::Start,
+            Step::Move,
+        ]
+    } else {
+        &[
+            Step::Sizing,
+            Step::Gate,
+            Step::Waiting,
+            Step::HandOver,
+            Step::Peak,
+            Step::Move,
+        ]
+    }
+}
+
+impl Step {
+    /// True if the placeholder leaves the first node of the pool.
+    fn moves(self) -> bool {
+        matches!(self, Self::Succession | Self::Start | Self::Move)
+    }
+}
 
 /// A run with a task of one CPU, and then two tasks that request three CPUs together.
 fn three(scene: &Scene<'_>) -> Run {
@@ -92,6 +135,12 @@ async fn until(
 /// Brings a run to the step.
 async fn begin(scene: &Scene<'_>, step: Step) -> Outcome {
     match step {
+        Step::Creation => {
+            scene.pool_of(&[("8", 110)]).await?;
+            scene.refuse(Refusal::TooLarge, CREATION).await?;
+            scene.submit(three(scene)).await?;
+            scene.told("run", "AdmissionDenied").await?;
+        }
         Step::Sizing => {
             scene.pool_of(&[("8", 110)]).await?;
             scene.refuse(Refusal::TooLarge, SIZING).await?;
@@ -120,17 +169,34 @@ async fn begin(scene: &Scene<'_>, step: Step) -> Outcome {
             scene.submit(three(scene)).await?;
             until(scene, "hold room", |pod| node(pod).is_some() && holds(pod)).await?;
         }
+        Step::Peak => {
+            // Of the 3.5 CPUs, the placeholder requests three, so it must give room up before task one can be bound.
+            scene.pool_of(&[("3500m", 110)]).await?;
+            scene.refuse(Refusal::TooLarge, HAND_OVER).await?;
+            let run = three(scene).reserving(Reserves::Peak);
+            scene.submit(run).await?;
+            until(scene, "hold room", |pod| node(pod).is_some() && holds(pod)).await?;
+            scene
+                .until_all::<Pod>("wait for this room", |pods| {
+                    pods.iter()
+                        .any(|pod| !is_placeholder(pod) && is_unschedulable(pod))
+                })
+                .await?;
+        }
+        Step::Succession => {
+            must_leave(scene, SUCCESSION).await?;
+            scene.told("run", "AdmissionDenied").await?;
+        }
+        Step::Start => {
+            must_leave(scene, START).await?;
+            let left = |pods: &[Arc<Pod>]| !pods.iter().any(|pod| is_placeholder(pod));
+            scene.until_all::<Pod>("leave their node", left).await?;
+            scene
+                .until_all::<StatefulSet>("exist", |sets| !sets.is_empty())
+                .await?;
+        }
         Step::Move => {
-            scene.pool_of(&[("4", 110), ("8", 110)]).await?;
-            scene.cordon(&scene.pool_node(2), true).await?;
-            scene.submit(three(scene)).await?;
-            let settled = |pod: &Pod| node(pod).is_some() && !holds(pod);
-            let first = until(scene, "gave their room up", settled).await?;
-            // After task one, less than two CPUs are free on this node, too little for task two.
-            stranger(scene, &scene.pool_node(1), "2").await?;
-            scene.cordon(&scene.pool_node(2), false).await?;
-            scene.refuse(Refusal::TooLarge, OPENING).await?;
-            scene.end("run", "one").await?;
+            let first = must_leave(scene, OPENING).await?;
             let left = |pod: &Pod| is_gated(pod) && pod.uid() != first.uid();
             until(scene, "have left their node", left).await?;
         }
@@ -138,25 +204,41 @@ async fn begin(scene: &Scene<'_>, step: Step) -> Outcome {
     Ok(())
 }
 
+/// Makes a placeholder leave its node for the second node of the pool, while the API server refuses all changes for which the CEL
+/// expression `allowed` is false. Returns the placeholder's pod on the first node.
+async fn must_leave(scene: &Scene<'_>, allowed: &str) -> anyhow::Result<Arc<Pod>> {
+    scene.pool_of(&[("4", 110), ("8", 110)]).await?;
+    scene.cordon(&scene.pool_node(2), true).await?;
+    scene.submit(three(scene)).await?;
+    let settled = |pod: &Pod| node(pod).is_some() && !holds(pod);
+    let first = until(scene, "gave their room up", settled).await?;
+    // After task one, less than two CPUs are free on this node, too little for task two.
+    stranger(scene, &scene.pool_node(1), "2").await?;
+    scene.cordon(&scene.pool_node(2), false).await?;
+    scene.refuse(Refusal::TooLarge, allowed).await?;
+    scene.end("run", "one").await?;
+    Ok(first)
+}
+
 /// Lets the manager end the step.
 async fn release(scene: &Scene<'_>, step: Step) -> Outcome {
     match step {
         Step::Waiting => scene.cordon(&scene.pool_node(1), false).await,
-        Step::Sizing | Step::Gate | Step::HandOver | Step::Move => scene.refuse_no_more().await,
+        _ => scene.refuse_no_more().await,
     }
 }
 
 /// Checks that the run continues on the expected node and succeeds, and that nothing is left.
 async fn ends_well(scene: &Scene<'_>, step: Step) -> Outcome {
-    let open = |pod: &Pod| node(pod).is_some() && !is_gated(pod) && !holds(pod);
-    let placeholder = until(scene, "are bound and hold no room", open).await?;
-    let expected = scene.pool_node(if step == Step::Move { 2 } else { 1 });
-    anyhow::ensure!(
-        node(&placeholder) == Some(expected.as_str()),
-        "{:?}",
-        node(&placeholder)
-    );
-    if step != Step::Move {
+    if step == Step::Peak {
+        // The placeholder holds the rest of the run's room until tasks two and three need it.
+        scene.end("run", "one").await?;
+    }
+    let expected = scene.pool_node(if step.moves() { 2 } else { 1 });
+    let is_there = |pod: &Pod| node(pod) == Some(expected.as_str());
+    let open = |pod: &Pod| is_there(pod) && !is_gated(pod) && !holds(pod);
+    until(scene, "are on the right node and hold no room", open).await?;
+    if !step.moves() && step != Step::Peak {
         scene.end("run", "one").await?;
     }
     scene.end("run", "two").await?;
@@ -172,26 +254,25 @@ fn n5_b3_services_killed_in_the_middle_of_sizing_gate_hand_over_and_move_lose_no
     };
     alone(config, async |first| {
         let stack = first.stack;
+        stack.allow_overrides().await?;
         let alone = Service::ALL.iter().map(std::slice::from_ref);
         for killed in std::iter::once(&Service::ALL[..]).chain(alone) {
-            let scenes = try_join_all(STEPS.map(|_| stack.scene())).await?;
-            let scenes: Vec<_> = scenes.into_iter().zip(STEPS).collect();
+            let scenes = try_join_all(steps().iter().map(|_| stack.scene())).await?;
+            let scenes: Vec<_> = scenes.into_iter().zip(steps()).collect();
             let about = |step: &Step| format!("{step:?}, killed: {killed:?}");
-            try_join_all(
-                scenes.iter().map(async |(scene, step)| {
-                    begin(scene, *step).await.with_context(|| about(step))
-                }),
-            )
+            try_join_all(scenes.iter().map(async |(scene, step)| {
+                begin(scene, **step).await.with_context(|| about(step))
+            }))
             .await?;
             for service in killed {
                 stack.services.kill(*service)?;
             }
-            try_join_all(scenes.iter().map(|(scene, step)| release(scene, *step))).await?;
+            try_join_all(scenes.iter().map(|(scene, step)| release(scene, **step))).await?;
             for service in killed {
                 stack.services.start_service(*service)?;
             }
             try_join_all(scenes.iter().map(async |(scene, step)| {
-                ends_well(scene, *step).await.with_context(|| about(step))
+                ends_well(scene, **step).await.with_context(|| about(step))
             }))
             .await?;
         }
