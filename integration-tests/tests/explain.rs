@@ -49,6 +49,13 @@ fn one_task() -> Run {
 /// Within this time, `explain` and the Event name the cause (normally 5 s).
 const NAMED: Duration = Duration::from_secs(45);
 
+/// The first pod without a node in an answer of `explain`.
+fn waiting_pod(found: &Value) -> Option<&str> {
+    let mut waiting = found["tasks"].as_array()?.iter();
+    let first = waiting.find(|it| it["node"].is_null() && it["pod"].is_string())?;
+    first["pod"].as_str()
+}
+
 /// Waits until `explain` names this cause of run `run`, with its evidence, and until the Event about it says the same. The
 /// kubelet, Tekton and others write the Events about the causes that tekton-coscheduler does not report.
 async fn explained(scene: &Scene<'_>, reason: &str) -> Outcome {
@@ -56,7 +63,9 @@ async fn explained(scene: &Scene<'_>, reason: &str) -> Outcome {
     let mut found = Value::Null;
     look::until(&format!("explain names {reason}"), async || {
         found = explanation(scene, "run")?;
-        Ok(found["cause"]["reason"] == reason)
+        // The manager may know the cause before Tekton has written the pod's name into the TaskRun.
+        let has_pod = !OF_TASK_RUNS.contains(&reason) || waiting_pod(&found).is_some();
+        Ok(has_pod && found["cause"]["reason"] == reason)
     })
     .await
     .with_context(|| format!("the last answer: {found}"))?;
@@ -69,10 +78,7 @@ async fn explained(scene: &Scene<'_>, reason: &str) -> Outcome {
         assert_eq!(without_cordons(message), without_cordons(note));
         if OF_TASK_RUNS.contains(&reason) {
             // Of two pods without room for both, either may wait.
-            let tasks = found["tasks"].as_array().unwrap().iter();
-            let mut waiting = tasks.filter(|it| it["node"].is_null());
-            let pod = waiting.next().and_then(|it| it["pod"].as_str());
-            let task_run = pod.and_then(|pod| pod.strip_suffix("-pod"));
+            let task_run = waiting_pod(&found).and_then(|pod| pod.strip_suffix("-pod"));
             let task_run = ("TaskRun", task_run.context("no pod waits")?);
             let of_task_run = scene.told_about(task_run, reason).await?;
             let is_same = |(it, text): &(String, String)| {
