@@ -172,8 +172,8 @@ pub(crate) struct NodesArgs {
 
 /// Check that the cluster has what tekton-coscheduler needs, before or after its installation
 ///
-/// Reads Tekton's flag, the configuration, the webhooks, the Deployments, the nodes and the StorageClasses with the rights of the
-/// kubeconfig. Fails if a check fails.
+/// Reads Tekton's flag, the configuration, the webhooks, the Deployments, the nodes, the StorageClasses, the PriorityClasses and
+/// the API groups with the rights of the kubeconfig. Fails if a check fails.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
     /// Namespace of Tekton's ConfigMap feature-flags

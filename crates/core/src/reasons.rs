@@ -73,7 +73,7 @@ impl Reason {
 pub enum Severity {
     /// Information: nobody has to act.
     Normal,
-    /// The run waits until somebody acts, or something differs from the author's request.
+    /// The run waits and somebody may have to act, or something differs from the author's request.
     Warning,
 }
 

@@ -21,8 +21,9 @@ struct List<T> {
 }
 
 impl<T> OneList<T> {
-    /// The result of a list request for this namespace. The request begins after this call. It is `list`, or the request of
-    /// another caller. A request that began before this call is not used, because it may miss a change that the caller needs.
+    /// The result of a list request for this namespace. Either this function runs `list`, or it takes the result of another
+    /// caller's request. In both cases, the request begins after this call. A request that began before this call is not used,
+    /// because it may miss a change that the caller needs.
     ///
     /// # Errors
     ///

@@ -93,8 +93,8 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     let annotation = setting.annotation();
     let message = format!(
         "The run was created {cause}, and keeps this setting. So its annotation {annotation} with value {chosen:?} has no \
-         effect. Possible causes: (1) The annotation was set after the run was created, or comes from a Pipeline that Tekton \
-         read too late. (2) The value is not allowed for this run.{more} If the value is not allowed, first ask your operator to allow it. Then create a new run with this \
+         effect. Possible causes: (1) The annotation was set after the run was created: somebody set it, or Tekton copied it \
+         from the run's Pipeline. (2) The value is not allowed for this run.{more} If the value is not allowed, first ask your operator to allow it. Then create a new run with this \
          annotation. You can set the annotation on the new run, on the Namespace, or on the run's Pipeline if that Pipeline is \
          in this namespace."
     );

@@ -21,8 +21,8 @@ use crate::reasons;
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The first pod of a placeholder is normally created within this time after the placeholder's object.
 const FIRST_POD: Duration = Duration::from_secs(2);
-/// The time limit for the change of a placeholder's PriorityClass, and then for its controller to observe the change. Normally both
-/// together take a tenth of a second.
+/// The time limit for the change of a placeholder's PriorityClass, and then for its controller to observe the change. Normally
+/// both together take a tenth of a second.
 pub const RAISED: Duration = Duration::from_secs(1);
 /// The longest pause between two moves.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -165,8 +165,8 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
     });
 }
 
-/// The name of the placeholder, if its next pod should have a higher PriorityClass: its run is in progress, so the scheduler should
-/// take it before the placeholders of new runs (N8).
+/// The name of the placeholder, if it still has the lower PriorityClass. Its next pod then gets the higher class, so that the
+/// scheduler takes this pod before the placeholders of new runs (N8).
 fn raise(own: &Placeholder) -> Option<String> {
     let has_first = own.priority_class.as_deref() == Some(PLACEHOLDER_CLASS);
     (has_first && !own.object.deleting).then(|| own.object.name.clone())

@@ -155,6 +155,9 @@ impl<'a> Placed<'a> {
     /// - If every node reaches the volumes, the requests stay as they are.
     ///
     /// Once the placeholder is bound, it keeps no room, or, with [`Reserves::Peak`], the room for pods that do not exist yet.
+    ///
+    /// Deletes the pod in two cases: the pod is not bound, and other nodes are suitable now; or the requests of a bound pod are
+    /// not reduced for too long.
     fn reduce(&self, decision: &mut Decision) {
         if let Some(node) = &self.pod.node {
             if self.is_giving_up() {
