@@ -50,7 +50,7 @@ pub fn adopts(configuration: &Configuration, run: &PipelineRun) -> Result<Mode, 
     if manager.is_some_and(|manager| manager != MANAGED_BY_TEKTON) {
         return Err("its spec.managedBy names another controller".to_owned());
     }
-    // Tekton copies all labels of the run into the selector of its StatefulSet. So the pod would have to keep the run's value of
+    // Tekton copies all labels of the run into the selector of its placeholder. So the pod would have to keep the run's value of
     // label `pipelineRunUID`, but the manager needs the run's uid there.
     if run.labels.contains_key(PIPELINE_RUN_UID) {
         return Err(format!("it has label {PIPELINE_RUN_UID}"));
