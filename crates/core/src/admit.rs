@@ -69,9 +69,8 @@ pub struct Question<'a> {
     /// three cases: no PipelineRun is the controller, the controller has no group annotation, or the run itself has no group
     /// annotation.
     pub owner_group: Option<&'a str>,
-    /// If the run names claims of other runs in its namespace: the stored annotations
-    /// [`VOLUME_CLAIM_TEMPLATES`](crate::annotations::VOLUME_CLAIM_TEMPLATES) of these other runs (V2a). Each key is the group of
-    /// one of these runs.
+    /// If the run names claims of other runs in its namespace, this map has one entry for each of these runs: the run's group,
+    /// and the value of its stored annotation [`VOLUME_CLAIM_TEMPLATES`](crate::annotations::VOLUME_CLAIM_TEMPLATES) (V2a).
     pub source_templates: Option<&'a BTreeMap<String, String>>,
     /// Other objects on which the names of claims depend (V9). `None` if they are not known.
     pub catalog: Option<&'a Catalog>,

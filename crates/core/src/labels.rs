@@ -38,8 +38,8 @@ pub const TEKTON_COSCHEDULER: &str = "tekton-coscheduler";
 /// The value of [`COMPONENT`] (TEP-0135, "Placeholder pod + inter-pod affinity").
 pub const AFFINITY_ASSISTANT: &str = "affinity-assistant";
 
-/// The prefix of Kueue's labels. Kueue keeps a pod with such a label from being scheduled, so placeholders do not copy these
-/// labels (P1).
+/// The prefix of Kueue's labels. With some of these labels, Kueue keeps a pod from being scheduled, so placeholders copy none of
+/// them (P1).
 pub const KUEUE_PREFIX: &str = "kueue.x-k8s.io/";
 
 /// The name of the TaskRun. Tekton sets this label on the pod of each TaskRun (Tekton v1.12.0, `pkg/pod/pod.go`, `makeLabels`).

@@ -46,7 +46,7 @@ pub struct SeenVolume {
 pub struct Volumes {
     /// Existing claims that the placeholder must not mount, because only one pod at a time may use each of them (V8).
     pub unmounted: BTreeSet<String>,
-    /// For each bound claim that the placeholder does not mount: the terms of its volume. The placeholder's node must meet one
+    /// For each of these claims whose volume has a node affinity: the terms of the volume. The placeholder's node must meet one
     /// term of **each** list. The placeholder gets these terms as node affinity, because the scheduler checks only volumes that a
     /// pod mounts.
     pub node_terms: Vec<Vec<NodeTerm>>,
@@ -59,8 +59,8 @@ pub type Nodes = BTreeMap<String, Arc<Node>>;
 /// nodes count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Conflict {
-    /// All claims whose volumes have a node affinity. But if [`conflict`] finds two claims whose volumes no node can reach
-    /// together, only these two claims. Each item has the claim's name and a text about the nodes that reach its volume.
+    /// If [`conflict`] finds two claims whose volumes no node can reach together, these two claims. Otherwise, all claims whose
+    /// volumes have a node affinity. Each item has the claim's name and a text about the nodes that reach its volume.
     pub claims: Vec<(String, String)>,
 }
 

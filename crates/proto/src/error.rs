@@ -37,8 +37,8 @@ pub fn with_reason(reason: ErrorReason, message: impl Into<String>) -> Status {
     )
 }
 
-/// The status code of a reason. Clients retry after `UNAVAILABLE`, so a reason gets this code only if its cause passes without a
-/// change by a person.
+/// The status code of a reason. Clients retry after `UNAVAILABLE`, so a reason gets this code only if its cause may pass
+/// without a change by a person.
 fn code(reason: ErrorReason) -> Code {
     match reason {
         ErrorReason::Unspecified => Code::Unknown,

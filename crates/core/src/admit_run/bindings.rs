@@ -71,8 +71,8 @@ pub(super) fn renamed(run: &ChildRun, claims: &RunClaims) -> Vec<BoundClaim> {
     renamed
 }
 
-/// For a TaskRun of an adopted run: the workspaces whose claims Tekton's assistant made, each with the name of its claim. While
-/// Tekton's flag was on, Tekton wrote these names itself (B7).
+/// For a TaskRun of an adopted run: the workspaces whose claims Tekton's assistant made, each with the name of its claim. Once
+/// Tekton's flag is off, Tekton writes other names into the TaskRun, and no claims with these names exist (B7).
 pub(super) fn of_assistant(run: &ChildRun, assistant: &AssistantName) -> Vec<BoundClaim> {
     let templates = carried_templates(&run.annotations);
     let (Some(owner), Some((_, templates))) = (&run.controller, templates) else {

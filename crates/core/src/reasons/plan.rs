@@ -60,7 +60,7 @@ texts! {
 
     /// In mode `workspaces`, no workspace of the run has a claim with a known name (M1).
     no_claims(): NoClaims =
-        "No workspace of the run has a claim with a known name, so the run needs no placeholder.";
+        "No workspace of the run has a claim with a known name, so the run gets no placeholder.";
 
     /// The placeholder does not get `field` of the run's `securityContext` (P3).
     security_context_reduced(field: &str, value: &str): SecurityContextReduced =
@@ -94,9 +94,10 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     let message = format!(
         "The run was created {cause}, and keeps this setting. So its annotation {annotation} with value {chosen:?} has no \
          effect. Possible causes: (1) The annotation was set after the run was created: somebody set it, or Tekton copied it \
-         from the run's Pipeline. (2) The value is not allowed for this run.{more} If the value is not allowed, first ask your operator to allow it. Then create a new run with this \
-         annotation. You can set the annotation on the new run, on the Namespace, or on the run's Pipeline if that Pipeline is \
-         in this namespace."
+         from the run's Pipeline. (2) A resolver fetched the Pipeline, and not all of its choices are allowed for this \
+         run.{more} If a value is not allowed, first ask your operator to allow it. Then create a new run with this annotation. \
+         You can set the annotation on the new run, on the Namespace, or on the run's Pipeline if that Pipeline is in this \
+         namespace."
     );
     Reason::new(ReasonCode::OverrideIgnored, message)
 }

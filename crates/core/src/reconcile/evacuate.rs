@@ -21,8 +21,8 @@ use crate::reasons;
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The first pod of a placeholder is normally created within this time after the placeholder's object.
 const FIRST_POD: Duration = Duration::from_secs(2);
-/// The time limit for the change of a placeholder's PriorityClass, and then for its controller to observe the change. Normally
-/// both together take a tenth of a second.
+/// The time limit for changing a placeholder's PriorityClass. After the change, the placeholder's controller has the same time to
+/// observe it. Normally both together take a tenth of a second.
 pub const RAISED: Duration = Duration::from_secs(1);
 /// The longest pause between two moves.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -75,8 +75,8 @@ pub struct Toleration {
     pub value: String,
     /// `effect`; empty matches every effect.
     pub effect: String,
-    /// True if `tolerationSeconds` is set. This module ignores such a toleration, because Kubernetes adds two of them to every
-    /// pod: one for nodes that are not ready, and one for unreachable nodes.
+    /// True if `tolerationSeconds` is set. This module ignores such a toleration, because Kubernetes adds two of them to nearly
+    /// every pod: one for nodes that are not ready, and one for unreachable nodes.
     pub for_a_while: bool,
 }
 
