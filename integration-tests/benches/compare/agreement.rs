@@ -13,7 +13,9 @@ pub(crate) fn text(options: &Options, earlier: &[Measured], now: &[Measured]) ->
     let (mut compared, mut agreed, mut others) = (0, 0, String::new());
     let has_spread = |of: &&Measured| of.rounds.len() > 1;
     for now in now.iter().filter(has_spread) {
-        let mut same = earlier.iter().filter(|it| it.load == now.load);
+        // The file has rounded rates, so the loads are compared as they are shown.
+        let load = now.load.to_string();
+        let mut same = earlier.iter().filter(|it| it.load.to_string() == load);
         let Some(before) = same.find(has_spread) else {
             continue;
         };
