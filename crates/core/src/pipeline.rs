@@ -43,7 +43,7 @@ pub enum Work {
     Custom,
     /// A child Pipeline. Its contents are not known.
     Pipeline,
-    /// A Task that a resolver fetches. Its contents are not known.
+    /// A Task that a resolver fetches, or a reference to another kind of task. Its contents are not known.
     #[default]
     Elsewhere,
 }

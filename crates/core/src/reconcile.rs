@@ -284,9 +284,8 @@ impl Decision {
 }
 
 /// The greatest number of times that the placeholders of a run together leave their nodes because pods wait for room. The count
-/// begins anew when another pod of the run has ended. A
-/// placeholder that could not give up its reservation has the same limit: its pod is created again only while the placeholder's
-/// record has fewer moves.
+/// begins anew when another pod of the run has ended. A placeholder that could not give up its reservation has the same limit: its
+/// pod is created again only while the placeholder's record has fewer moves.
 const MOVES: u32 = 5;
 
 /// The step that deletes a placeholder's pod, so that the scheduler chooses a node for the next pod. `record` is the

@@ -454,16 +454,21 @@ fn b3_a_refused_reservation_is_told_without_the_used_part_of_a_quota() {
     );
 }
 
+/// Lets only node-1 reach the volume of the claim.
+fn restrict_to_node_1(observed: &mut Observed) {
+    restrict(observed, CLAIM, "kubernetes.io/hostname", "node-1");
+    for name in ["node-1", "node-2"] {
+        let labels = &mut node(observed, name).labels;
+        labels.insert("kubernetes.io/hostname".to_owned(), name.to_owned());
+    }
+}
+
 #[test]
 fn n3_a_volume_that_no_allowed_node_reaches_is_told_whatever_other_nodes_lack() {
     let mut observed = observed();
     let said = "0/2 nodes are available: 1 node(s) were unschedulable, 1 node(s) didn't match PersistentVolume's node affinity.";
     unschedulable(own_pod(&mut observed), said);
-    restrict(&mut observed, CLAIM, "kubernetes.io/hostname", "node-1");
-    for name in ["node-1", "node-2"] {
-        let labels = &mut node(&mut observed, name).labels;
-        labels.insert("kubernetes.io/hostname".to_owned(), name.to_owned());
-    }
+    restrict_to_node_1(&mut observed);
     let allow = |observed: &mut Observed, node: &str| {
         let own = Arc::make_mut(observed.placeholders.values_mut().next().unwrap());
         let label = "kubernetes.io/hostname".to_owned();
@@ -492,11 +497,7 @@ fn n3_another_isolated_run_on_the_only_node_of_the_volumes_is_told_although_othe
         let mut observed = observed_in(mode, &[CLAIM]);
         let said = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't satisfy existing pods anti-affinity rules.";
         unschedulable(own_pod(&mut observed), said);
-        restrict(&mut observed, CLAIM, "kubernetes.io/hostname", "node-1");
-        for name in ["node-1", "node-2"] {
-            let labels = &mut node(&mut observed, name).labels;
-            labels.insert("kubernetes.io/hostname".to_owned(), name.to_owned());
-        }
+        restrict_to_node_1(&mut observed);
         pass(&mut observed, MOMENT);
         assert_eq!(blocked(&reconcile(&observed)), Some(code), "{mode}");
     };
