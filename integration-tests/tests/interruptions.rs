@@ -62,27 +62,17 @@ enum Step {
 }
 
 /// The steps of the manager. The first pod of a placeholder without a StatefulSet has its room and no gate from the beginning.
-fn steps() -> &'static [Step] {
-    if only_pods() {
-        &[
-            Step::Creation,
-            Step::Waiting,
-            Step::HandOver,
-            Step::Peak,
-            Step::Succession,
-            Step::Start,
-            Step::Move,
-        ]
+fn steps() -> Vec<Step> {
+    let own: &[_] = if only_pods() {
+        &[Step::Creation, Step::Succession, Step::Start]
     } else {
-        &[
-            Step::Sizing,
-            Step::Gate,
-            Step::Waiting,
-            Step::HandOver,
-            Step::Peak,
-            Step::Move,
-        ]
-    }
+        &[Step::Sizing, Step::Gate]
+    };
+    [
+        own,
+        &[Step::Waiting, Step::HandOver, Step::Peak, Step::Move],
+    ]
+    .concat()
 }
 
 impl Step {
@@ -260,19 +250,29 @@ fn n5_b3_services_killed_in_the_middle_of_sizing_gate_hand_over_and_move_lose_no
             let scenes = try_join_all(steps().iter().map(|_| stack.scene())).await?;
             let scenes: Vec<_> = scenes.into_iter().zip(steps()).collect();
             let about = |step: &Step| format!("{step:?}, killed: {killed:?}");
-            try_join_all(scenes.iter().map(async |(scene, step)| {
-                begin(scene, **step).await.with_context(|| about(step))
-            }))
-            .await?;
+            // The manager gives a reservation up after ten seconds of refused resizes, so these scenes begin last.
+            let (brief, others): (Vec<_>, Vec<_>) = scenes
+                .iter()
+                .partition(|(_, step)| matches!(step, Step::HandOver | Step::Peak));
+            for group in [&others, &brief] {
+                try_join_all(group.iter().map(async |(scene, step)| {
+                    begin(scene, *step).await.with_context(|| about(step))
+                }))
+                .await?;
+            }
+            for (scene, step) in brief {
+                let (_, placeholder) = scene.placeholder().await?;
+                anyhow::ensure!(holds(&placeholder), "{}: holds no room", about(step));
+            }
             for service in killed {
                 stack.services.kill(*service)?;
             }
-            try_join_all(scenes.iter().map(|(scene, step)| release(scene, **step))).await?;
+            try_join_all(scenes.iter().map(|(scene, step)| release(scene, *step))).await?;
             for service in killed {
                 stack.services.start_service(*service)?;
             }
             try_join_all(scenes.iter().map(async |(scene, step)| {
-                ends_well(scene, **step).await.with_context(|| about(step))
+                ends_well(scene, *step).await.with_context(|| about(step))
             }))
             .await?;
         }
