@@ -5,6 +5,9 @@
 //! KWOK starts a pod when its condition `PodScheduled` is true. When the scheduler binds a pod, the API server sets this
 //! condition, and the scheduler has checked the room. For a pod that was created with a node name, this module sets the
 //! condition, if there is room.
+//!
+//! A pod that is deleted ends here too, unless a TaskRun owns it or it has completed. KWOK would delete it by its name, and
+//! sometimes twice (after each change of its node). The second request then deletes the next pod of the same name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,10 +15,10 @@ use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use futures::StreamExt as _;
+use futures::{StreamExt as _, TryFutureExt as _};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::jiff::Timestamp;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::runtime::WatchStreamExt as _;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client, ResourceExt as _};
@@ -62,7 +65,14 @@ pub async fn kubelets(kubeconfig: &Path) -> Result<()> {
         match heard {
             Ok(verdicts) => {
                 for (pod, verdict) in verdicts? {
-                    tell(&client, &pod, &verdict).await?;
+                    let ended = verdict == Verdict::Ended;
+                    let told = tell(client.clone(), pod, verdict);
+                    if ended {
+                        // Nothing follows for this pod, so the other pods need not wait.
+                        tokio::spawn(told.inspect_err(|error| warn!("{error:#}")));
+                    } else {
+                        told.await?;
+                    }
                 }
             }
             Err(error) => warn!("the watch of a test bed's kubelets failed: {error}"),
@@ -113,6 +123,8 @@ enum Verdict {
     Deferred { reason: String, message: String },
     /// The pod's resize does not wait any more.
     Resized,
+    /// The containers of the deleted pod have ended, so that its object can go.
+    Ended,
 }
 
 /// All kubelets of a bed.
@@ -219,6 +231,11 @@ impl Kubelet {
 /// Decides about one pod. If there is room for its requests, or the pod was admitted before this process started, adds the
 /// requests to the node.
 fn judge(room: &mut Room, uid: &str, pod: &Pod) -> Result<Option<Verdict>> {
+    if pod.metadata.deletion_timestamp.is_some() {
+        let mut owners = pod.owner_references().iter();
+        let is_task = owners.any(|owner| owner.kind == "TaskRun");
+        return Ok((!is_task).then_some(Verdict::Ended));
+    }
     let status = pod.status.clone().unwrap_or_default();
     let reason = status.reason.unwrap_or_default();
     if reason.starts_with(Shortage::REASON) {
@@ -271,28 +288,35 @@ fn has_condition(pod: &Pod, name: &str, reason: &str) -> bool {
     })
 }
 
-/// Writes a decision into the pod's status. Retries while the API server does not answer or is overloaded. Does nothing if the
-/// pod is gone or replaced.
-async fn tell(client: &Client, pod: &Pod, verdict: &Verdict) -> Result<()> {
+/// Writes a decision into the pod's status, or deletes a pod that has ended. Retries while the API server does not answer or is
+/// overloaded. Does nothing if the pod is gone or replaced.
+async fn tell(client: Client, pod: Pod, verdict: Verdict) -> Result<()> {
     let name = pod.name_any();
     let namespace = pod.namespace().unwrap_or_default();
-    let api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
-    let patch = Patch::Strategic(json!({
-        "metadata": {"uid": pod.metadata.uid},
-        "status": status(pod, verdict),
-    }));
+    let api: Api<Pod> = Api::namespaced(client, &namespace);
+    let this = Preconditions {
+        uid: pod.uid(),
+        resource_version: None,
+    };
+    let delete = DeleteParams::default().grace_period(0).preconditions(this);
+    let status = status(&pod, &verdict);
     loop {
-        match api
-            .patch_status(&name, &PatchParams::default(), &patch)
-            .await
-        {
-            Ok(_) => return Ok(()),
+        let told = match &status {
+            Some(status) => {
+                let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": status});
+                let (params, patch) = (PatchParams::default(), Patch::Strategic(patch));
+                api.patch_status(&name, &params, &patch).await.map(drop)
+            }
+            None => api.delete(&name, &delete).await.map(drop),
+        };
+        match told {
+            Ok(()) => return Ok(()),
             Err(kube::Error::Api(answer)) if answer.code < 500 && answer.code != 429 => {
                 return if answer.is_not_found() || answer.is_conflict() {
                     Ok(())
                 } else {
                     Err(kube::Error::Api(answer)).with_context(|| {
-                        format!("failed to patch the status of pod {namespace}/{name}")
+                        format!("failed to tell {verdict:?} about pod {namespace}/{name}")
                     })
                 };
             }
@@ -301,7 +325,8 @@ async fn tell(client: &Client, pod: &Pod, verdict: &Verdict) -> Result<()> {
     }
 }
 
-fn status(pod: &Pod, verdict: &Verdict) -> Value {
+/// The status that says this decision. `None` if the pod has ended.
+fn status(pod: &Pod, verdict: &Verdict) -> Option<Value> {
     let generation = pod.metadata.generation;
     let condition = |name: &str| {
         json!({
@@ -311,7 +336,7 @@ fn status(pod: &Pod, verdict: &Verdict) -> Value {
             "lastTransitionTime": Timestamp::now(),
         })
     };
-    match verdict {
+    Some(match verdict {
         Verdict::Admitted => json!({"conditions": [condition(SCHEDULED)]}),
         Verdict::Rejected { reason, message } => json!({
             "phase": "Failed",
@@ -326,5 +351,6 @@ fn status(pod: &Pod, verdict: &Verdict) -> Value {
             json!({"conditions": [condition]})
         }
         Verdict::Resized => json!({"conditions": [{"type": RESIZE_PENDING, "$patch": "delete"}]}),
-    }
+        Verdict::Ended => return None,
+    })
 }
