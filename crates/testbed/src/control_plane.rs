@@ -223,12 +223,15 @@ pub(crate) async fn config(kubeconfig: &Path) -> Result<kube::Config> {
 
 /// A client for a kubeconfig.
 pub(crate) async fn client(kubeconfig: &Path) -> Result<Client> {
-    let mut config = config(kubeconfig).await?;
+    connect(config(kubeconfig).await?)
+}
+
+/// A client with this configuration.
+pub(crate) fn connect(mut config: kube::Config) -> Result<Client> {
     // A connection without data for this time is an error. The time is longer than the longest watch.
     config.read_timeout = Some(Duration::from_secs(300));
     config.reset_reader_on_write = true;
-    Client::try_from(config)
-        .with_context(|| format!("failed to create a client for {}", kubeconfig.display()))
+    Client::try_from(config).context("failed to create a client")
 }
 
 /// `--name=value`.

@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use futures::{StreamExt as _, TryFutureExt as _};
+use http::HeaderValue;
+use http::header::USER_AGENT;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::jiff::Timestamp;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
@@ -29,6 +31,9 @@ use tracing::warn;
 mod room;
 
 use room::{Room, Shortage};
+
+/// The name before `/` is KWOK's, because both together simulate the kubelets. The benchmark counts requests by this name.
+const USER_AGENT_OF_KUBELETS: HeaderValue = HeaderValue::from_static("kwok/kubelets");
 
 /// The pause before a failed patch is sent again.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -47,7 +52,9 @@ const BOUND: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Faile
 /// # Errors
 /// The kubeconfig cannot be used, a watch ends, a quantity cannot be read, or the API server refuses a status.
 pub async fn kubelets(kubeconfig: &Path) -> Result<()> {
-    let client = crate::control_plane::client(kubeconfig).await?;
+    let mut config = crate::control_plane::config(kubeconfig).await?;
+    config.headers.push((USER_AGENT, USER_AGENT_OF_KUBELETS));
+    let client = crate::control_plane::connect(config)?;
     let config = watcher::Config::default();
     let pods = watcher(
         Api::<Pod>::all(client.clone()),

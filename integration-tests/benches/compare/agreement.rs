@@ -3,50 +3,50 @@
 use std::fmt::Write as _;
 
 use super::plan::Options;
-use super::report::{Measured, PLOTS, ratio_cell};
+use super::report::{CPU_OF_OURS, Measured, PLOTS, cell, ratio_cell};
 use super::sides::{DISABLED, built_in, ours, pods};
 
-/// How many of the most important ratios to `disabled` agree with those of an earlier measurement, and a line for each other
-/// one. Two ratios agree if their spreads overlap. Two spreads of three rounds each do not overlap in a tenth of all cases, even if
-/// nothing has changed. Loads with only one round, which have no spread, are left out.
+/// How many figures agree with those of an earlier measurement, and a line for each other one: the most important ratios to
+/// `disabled`, and the CPU of our services. Two figures agree if their spreads overlap. Two spreads of three rounds each do not
+/// overlap in a tenth of all cases, even if nothing has changed. Loads with only one round have no spread, so they are not
+/// compared.
 pub(crate) fn text(options: &Options, earlier: &[Measured], now: &[Measured]) -> String {
-    let (mut compared, mut agreed, mut others) = (0, 0, String::new());
-    let has_spread = |of: &&Measured| of.rounds.len() > 1;
-    for now in now.iter().filter(has_spread) {
+    let (mut compared, mut agreed, mut lines) = (0, 0, String::new());
+    for now in now {
         // The file has rounded rates, so the loads are compared as they are shown.
         let load = now.load.to_string();
         let mut same = earlier.iter().filter(|it| it.load.to_string() == load);
-        let Some(before) = same.find(has_spread) else {
+        let has_spread = |of: &&Measured| of.rounds.len() > 1;
+        let Some((now, before)) = Some(now).filter(has_spread).zip(same.find(has_spread)) else {
+            let _ = writeln!(lines, "- {load}: not compared");
             continue;
         };
-        let sides = options
-            .modes
-            .iter()
-            .flat_map(|mode| [built_in(mode), ours(mode), pods(mode)]);
-        for (side, (row, _, title)) in sides.flat_map(|side| PLOTS.map(|plot| (side.clone(), plot)))
-        {
-            let of = |measured: &Measured| measured.ratio([&side, DISABLED], row);
-            let (Some(new), Some(old)) = (of(now), of(before)) else {
-                continue;
-            };
-            compared += 1;
-            if new.overlaps(old) {
-                agreed += 1;
-            } else {
-                let (old, new) = (ratio_cell(Some(old)), ratio_cell(Some(new)));
-                let _ = writeln!(
-                    others,
-                    "- {}, {side}, {title}: {old} before, {new} now",
-                    now.load
-                );
+        for mode in &options.modes {
+            for side in [built_in(mode), ours(mode), pods(mode)] {
+                let ratios = PLOTS.map(|(row, _, title)| {
+                    let of = |measured: &Measured| measured.ratio([&side, DISABLED], row);
+                    (title, of(before), of(now), ratio_cell as fn(_) -> _)
+                });
+                let of = |measured: &Measured| measured.figure(&side, CPU_OF_OURS);
+                let cpu = (CPU_OF_OURS, of(before), of(now), cell as fn(_) -> _);
+                for (title, before, now, show) in ratios.into_iter().chain([cpu]) {
+                    let Some((old, new)) = before.zip(now) else {
+                        continue;
+                    };
+                    compared += 1;
+                    if new.overlaps(old) {
+                        agreed += 1;
+                    } else {
+                        let (old, new) = (show(before), show(now));
+                        let _ =
+                            writeln!(lines, "- {load}, {side}, {title}: {old} before, {new} now");
+                    }
+                }
             }
         }
     }
-    match compared {
-        0 => "There is no earlier measurement of these loads.\n".to_owned(),
-        _ => format!(
-            "The spreads of {agreed} of {compared} ratios to `{DISABLED}` overlap with those of the measurement before. \
-             The others:\n{others}"
-        ),
-    }
+    format!(
+        "The spreads of {agreed} of {compared} figures overlap with those of the measurement before (ratios to `{DISABLED}`, and \
+         the CPU of our services).\n{lines}"
+    )
 }

@@ -39,7 +39,7 @@ impl Measured {
         Spread::of(&self.rounds.iter().filter_map(of_round).collect::<Vec<_>>())
     }
 
-    fn figure(&self, side: &str, row: &str) -> Option<Spread> {
+    pub(crate) fn figure(&self, side: &str, row: &str) -> Option<Spread> {
         self.paired([side, side], |figures, _| figures.row(row))
     }
 
@@ -103,7 +103,7 @@ const BOUND_P99: &str = "creation → first pod bound, p99, s";
 const DONE: &str = "creation → completion, p50, s";
 const REQUESTS: &str = "API requests a run";
 const CPU: &str = "CPU a run, all processes, ms";
-const CPU_OF_OURS: &str = "CPU a run, our services, ms";
+pub(crate) const CPU_OF_OURS: &str = "CPU a run, our services, ms";
 
 /// The plotted rows: each with the name of its file, and its title.
 pub(crate) const PLOTS: [(&str, &str, &str); 5] = [
@@ -224,32 +224,37 @@ pub(crate) fn headlines(options: &Options, measured: &[Measured]) -> String {
     table + "\n"
 }
 
-/// The table for README.md: the most important ratios of the first load.
+/// The table for README.md: the most important ratios of the first load. At a rate, the makespan is mostly the time of the
+/// creations, so it is left out.
 pub(crate) fn readme(options: &Options, measured: &[Measured]) -> String {
     let Some(load) = measured.first() else {
         return String::new();
     };
-    let mut table = format!("| ratio to Tekton alone ({}) |", load.load);
-    for mode in &options.modes {
-        let _ = write!(
-            table,
-            " ours, `{mode}` | ours (pods), `{mode}` | built-in, `{mode}` |"
-        );
+    let rows: Vec<_> = PLOTS
+        .into_iter()
+        .filter(|(row, _, _)| *row != MAKESPAN)
+        .collect();
+    let mut table = String::from("| |");
+    for (_, _, title) in &rows {
+        let _ = write!(table, " {title} |");
     }
-    let _ = writeln!(
-        table,
-        "\n|---|{}",
-        "---|---|---|".repeat(options.modes.len())
-    );
-    for (row, _, title) in PLOTS {
-        let _ = write!(table, "| {title} |");
-        for mode in &options.modes {
-            for side in [ours(mode), pods(mode), built_in(mode)] {
-                let ratio = load.ratio([&side, DISABLED], row);
-                let _ = write!(table, " {} |", ratio_cell(ratio));
+    let _ = writeln!(table, "\n|---|{}", "---|".repeat(rows.len()));
+    for mode in &options.modes {
+        for (name, side) in [
+            ("built-in", built_in(mode)),
+            ("tekton-coscheduler", ours(mode)),
+            ("tekton-coscheduler with pods", pods(mode)),
+        ] {
+            let _ = write!(table, "| {name}, `{mode}` |");
+            for (row, _, _) in &rows {
+                let _ = write!(
+                    table,
+                    " {} |",
+                    ratio_cell(load.ratio([&side, DISABLED], row))
+                );
             }
+            table.push('\n');
         }
-        table.push('\n');
     }
     table
 }
@@ -319,7 +324,7 @@ fn requests(options: &Options, load: &Measured) -> String {
 /// A cell without a figure.
 const NONE: &str = "–";
 
-fn cell(spread: Option<Spread>) -> String {
+pub(crate) fn cell(spread: Option<Spread>) -> String {
     with_spread(spread, "–", number)
 }
 
