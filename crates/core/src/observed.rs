@@ -10,12 +10,13 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use crate::config::Backend;
+use crate::labels::HOSTNAME;
 use crate::pipeline_run::{OwnerReference, PipelineRun};
 use crate::plan::{PlaceholderSpec, Plan, Reason};
 use crate::reconcile::apart::left_out;
 use crate::reconcile::evacuate::Node;
 use crate::violation::Violation;
-use crate::volumes::{NodeTerm, Nodes, SeenClaim};
+use crate::volumes::{NodeTerm, Nodes, Operator, SeenClaim};
 
 pub use pod::{Needs, PlaceholderLabels, Pod, PodPhase, Unscheduled};
 
@@ -244,11 +245,27 @@ impl Observed {
             let mut nodes = volume
                 .iter()
                 .flat_map(|it| &it.terms)
-                .map(NodeTerm::one_node);
+                .map(|term| term.one_node().or_else(|| self.named_by_value(term)));
             let first = nodes.next().flatten();
             first.is_some() && nodes.all(|node| node == first)
         });
         tied.collect()
+    }
+
+    /// The node that the term requires by a label of a storage driver: the label's value is the name of the only node that has
+    /// this value, for example `topology.topolvm.io/node`.
+    fn named_by_value<'a>(&self, term: &'a NodeTerm) -> Option<&'a str> {
+        term.expressions.iter().find_map(|it| {
+            let [value] = &it.values[..] else {
+                return None;
+            };
+            let has_value = |node: &&Arc<Node>| node.labels.get(&it.key) == Some(value);
+            let mut nodes = self.nodes.values().filter(has_value);
+            let node = nodes.next()?;
+            let named = node.name == *value || node.labels.get(HOSTNAME) == Some(value);
+            let is_only = named && nodes.next().is_none();
+            (is_only && it.operator == Operator::In).then_some(value.as_str())
+        })
     }
 
     /// The node with this name. `None` if there is none.
@@ -344,8 +361,8 @@ pub enum Sight {
     /// The placeholder pod with this uid must leave its node. The placeholder has another PriorityClass for its next pod, but the
     /// controller that creates this pod has not observed the change.
     Raised(String),
-    /// The kubelet has not acted on a resize of the pod with this uid.
-    Resizing(String),
+    /// The kubelet has not acted on the last resize of the pod with this uid, to these requests.
+    Resizing(String, String),
     /// The scheduler finds no node for the pod with this uid and these requests.
     Refused(String, String),
 }

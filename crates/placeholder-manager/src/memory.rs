@@ -54,11 +54,14 @@ impl Memory {
         });
         of_run.since = since.collect();
         let pods = observed.pods.values();
-        let waiting: HashSet<_> = pods
-            .filter(|pod| pod.unscheduled.is_some())
-            .map(|pod| &pod.object.uid)
+        let waiting: HashMap<_, _> = pods
+            .map(|pod| (&pod.object.uid, pod.unscheduled.is_some()))
             .collect();
-        of_run.answers.retain(|uid, _| waiting.contains(uid));
+        // That a pod belongs to another run stays true, and counts as long as the pod exists.
+        of_run.answers.retain(|uid, answer| {
+            let waits = waiting.get(uid);
+            waits.is_some_and(|waits| *waits || !answer.own)
+        });
         let empty = of_run.since.is_empty() && of_run.answers.is_empty() && of_run.said.is_empty();
         if empty || released == Some(Released::Done) {
             runs.remove(run);

@@ -111,7 +111,10 @@ impl Facts {
             | ReasonCode::NoIsolatedNode
             | ReasonCode::ReferenceMissing
             | ReasonCode::VolumeOutOfReach => Some(true),
-            ReasonCode::ClaimsNotMovable => Some(false),
+            ReasonCode::ClaimsNotMovable => {
+                let waits = |pod: &Pod| pods::is_placeholder(pod) && pods::is_unschedulable(pod);
+                Some(self.pods.iter().any(waits))
+            }
             _ => None,
         };
         let field = "metadata.annotations[coscheduler.dev/blocked]";

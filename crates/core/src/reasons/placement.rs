@@ -36,7 +36,7 @@ texts! {
 
     placeholder_asks_without(placeholder: &str, limit: &str): PlaceholderMoved =
         "Placeholder {placeholder} was restricted to {limit}. The scheduler could not bind the placeholder's pod there. No pod of \
-         the run needs this restriction any more. So the placeholder's pod is created again without the restriction.";
+         the run needs this restriction any more. So the placeholder's pod is created again, without this restriction.";
 
     placeholder_returns(placeholder: &str, node: &str): PlaceholderMoved =
         "The scheduler found no node for placeholder {placeholder}. Pods of the run are on node {node}, so the placeholder must \
@@ -85,6 +85,12 @@ texts! {
          then continues.",
         claims = claims.join(", ");
 
+    claims_on_taken_node(placeholder: &str, claims: &[String]): ClaimsNotMovable =
+        "Only one node can reach the volumes of these claims: {claims}. A pod on this node keeps placeholder {placeholder} away. \
+         Normally it is the placeholder of another run, and one of the two runs is isolated. `kubectl coschedule nodes -o wide` \
+         shows the pods on the node. The run continues when the other pod is gone.",
+        claims = claims.join(", ");
+
     /// The placeholder asks for `next` instead. If `next` is `None`, it reserves no room.
     reservation_refused(placeholder: &str, asked: &Amounts, answer: &str, next: Option<&Amounts>): ReservationRefused =
         "The API server does not let placeholder {placeholder} ask for {asked}: {answer}. {consequence}",
@@ -92,7 +98,7 @@ texts! {
         consequence = match next {
             None => "The placeholder reserves no room.".to_owned(),
             Some(next) => format!(
-                "The placeholder asks for {next} instead: its own requests, and those of the largest pod of the run."
+                "The placeholder asks for {next} instead: its own requests, and those of the largest pod that the run still has to start."
             ),
         };
 }

@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 
 use crate::observed::Observed;
-use crate::plan::{PlaceholderSpec, Separation};
+use crate::plan::PlaceholderSpec;
 use crate::volumes::{Conflict, conflict};
 
 /// Says if one node can reach the volumes of all claims of a placeholder.
@@ -56,8 +56,7 @@ pub(super) fn fit(observed: &Observed, spec: &PlaceholderSpec) -> Fit {
     let mut held: BTreeSet<String> = own
         .map(|own| own.claims.iter().cloned().collect())
         .unwrap_or_default();
-    let isolated = matches!(spec.separation, Separation::Isolate(_));
-    if isolated || clash(&held).is_some() {
+    if spec.is_isolated() || clash(&held).is_some() {
         return Fit::Never(conflict);
     }
     // The claims that one pod needs stay together.

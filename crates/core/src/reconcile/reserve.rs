@@ -235,7 +235,8 @@ impl<'a> Placed<'a> {
     fn come_back(&self, node: &str, decision: &mut Decision) {
         let moved = self.own.record.moved.as_ref();
         let may = moved.is_none_or(|done| done.times < MOVES);
-        let resizing = Sight::Resizing(self.pod.object.uid.clone());
+        let asks = self.labels.asks.to_string();
+        let resizing = Sight::Resizing(self.pod.object.uid.clone(), asks);
         if may && decision.lasts(self.observed, resizing, RESIZED) {
             let reason = reasons::reservation_not_reduced(&self.own.object.name, node);
             let record = Record {

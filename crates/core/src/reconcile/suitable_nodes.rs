@@ -4,24 +4,27 @@ use super::evacuate::{Node, misplaced};
 use super::requests::Amounts;
 use super::reserve::Placed;
 use crate::observed::Pod;
+use crate::volumes::reaches;
 
 /// The most nodes that a placeholder prefers by name.
 const NODES: usize = 50;
 
 impl<'a> Placed<'a> {
     /// The node that the placeholder must return to: pods that follow the placeholder are bound to this node, and the node has no
-    /// cordon or taint that keeps the placeholder away. The scheduler may have bound such a pod while the placeholder left.
+    /// cordon or taint that keeps the placeholder away. The scheduler may have bound such a pod while the placeholder left. Pods
+    /// without a TaskRun do not count, because nobody can confirm that they belong to the run.
     pub(super) fn home(&self) -> Option<String> {
         let pods = self.followers().all().filter(|pod| !pod.object.deleting);
+        let pods = pods.filter(|pod| pod.task_run().is_some());
         let mut nodes = pods.filter_map(|pod| pod.node.clone());
         let own = &self.own.needs.tolerations;
         nodes.find(|node| misplaced(own, self.observed.node(node)).is_none())
     }
 
-    /// Up to [`NODES`] nodes that are large enough for the placeholder and this pod, without the node that the placeholder left.
-    /// Empty if no node is too small, because then no preference is needed. The placeholder prefers the returned nodes, because
-    /// the placeholder's requests do not always show the pod's whole size: Kubernetes resizes only CPU and memory, and a quota may
-    /// refuse the resize.
+    /// Up to [`NODES`] nodes that are large enough for the placeholder and this pod, without the node that the placeholder
+    /// left. Empty if no node is too small, because then no preference is needed. The placeholder prefers the returned nodes,
+    /// because the placeholder's requests do not always show the pod's whole size: Kubernetes resizes only CPU and memory, and
+    /// a quota may refuse the resize.
     pub(super) fn large_enough(&self, pod: &'a Pod) -> Vec<String> {
         let both = Amounts {
             others: pod.needs.requests.others.clone(),
@@ -48,13 +51,18 @@ impl<'a> Placed<'a> {
         lacking.map(|(name, _)| name.as_str())
     }
 
-    /// The nodes that the placeholder's pod may run on when it asks for a node for this pod.
+    /// The nodes that the placeholder's pod may run on when it asks for a node for this pod. They reach the volumes of its
+    /// claims.
     fn good_nodes(&self, pod: &'a Pod) -> impl Iterator<Item = &'a Node> {
+        let claims = self.observed.claims_of(self.spec, self.pod);
+        let seen = claims.iter().filter_map(|it| self.observed.volumes.get(it));
+        let seen: Vec<_> = seen.cloned().collect();
         let tolerations = [&*self.own.needs.tolerations, pod.tolerations()].concat();
         let nodes = self.observed.nodes.values().map(AsRef::as_ref);
         nodes.filter(move |node: &&Node| {
             let met = pod.needs.are_met_by(&node.name, &node.labels);
             met && misplaced(&tolerations, Some(node)).is_none()
+                && reaches(&node.name, &node.labels, &seen)
         })
     }
 }

@@ -18,7 +18,7 @@ use crate::names::hash;
 use crate::observed::{Observed, Planned, Sight};
 use crate::pinned::Pinned;
 use crate::pipeline_run::{OwnerReference, PipelineRun, RunState};
-use crate::plan::{PlaceholderSpec, Reason, ReasonCode, Separation};
+use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
 use crate::reasons;
 use crate::run_claims::brought;
 use crate::volumes::{self, Conflict, SeenClaim, Volumes, reaches, volumes};
@@ -304,11 +304,16 @@ fn waits_for(observed: &Observed, spec: &PlaceholderSpec) -> Option<Reason> {
         let asks = asks.unwrap_or_default();
         let message = pod.scheduler_said()?;
         let tied = observed.tied(spec, pod);
-        let isolated = matches!(spec.separation, Separation::Isolate(_));
-        let crowded = isolated && meets_other_placeholders(message);
-        if !crowded && !tied.is_empty() && lacks_room(message) {
+        let crowded = meets_other_placeholders(message);
+        // The scheduler reports an anti-affinity only about nodes that reach the volumes and have room
+        // (`pkg/scheduler/apis/config/v1/default_plugins.go`).
+        if !tied.is_empty() && crowded {
+            return Some(reasons::claims_on_taken_node(name, &tied));
+        }
+        if !tied.is_empty() && lacks_room(message) {
             return Some(reasons::claims_hold_unbound(name, &asks, &tied));
         }
+        let crowded = crowded && spec.is_isolated();
         unschedulable(&spec.name, crowded, &asks, message, exists)
     })
 }

@@ -105,7 +105,8 @@ impl Requests {
         };
         let named = refused.details.as_ref().map(|it| &it.name);
         match refused.code {
-            409 => Ok(Resized::Gone),
+            // The conflict may be about another object: a quota that many pods use at the same time.
+            409 if named.is_none_or(|name| *name == pod.name) => Ok(Resized::Gone),
             404 if named == Some(&pod.name) => Ok(Resized::Gone),
             // If the API server does not serve the subresource, its error names no object.
             404 => Ok(Resized::Refused("it does not serve pods/resize".to_owned())),

@@ -160,6 +160,11 @@ fn claims_that_tie_a_run_to_a_full_node_have_the_schedulers_message() {
     assert_eq!(cause.reason, "ClaimsNotMovable");
     assert_eq!(cause.evidence.object, "Pod waits");
     assert_eq!(Some(cause.evidence.value.as_str()), FULL);
+    let unbound = Facts {
+        pods: vec![placeholder(None, FULL), task("waits", None, FULL)],
+        ..facts
+    };
+    assert_eq!(super::cause(&unbound).unwrap().evidence.object, "Pod p-0");
 }
 
 #[test]

@@ -125,7 +125,8 @@ pub(in crate::reconcile) fn waits_for_claim(said: &str) -> bool {
     waits_for_volume(said) || waits_for_other_pod(said) || missing_claim(said).is_some()
 }
 
-/// True if the scheduler's message says that other pods keep an isolated placeholder from at least one node
+/// True if the scheduler's message says that another pod keeps the placeholder from at least one node. Normally this pod is a
+/// placeholder, and one of the two is isolated
 /// (`pkg/scheduler/framework/plugins/interpodaffinity/filtering.go`).
 pub(super) fn meets_other_placeholders(said: &str) -> bool {
     said.contains("anti-affinity rules")

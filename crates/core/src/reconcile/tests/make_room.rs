@@ -276,6 +276,20 @@ fn n2_a_placeholder_leaves_only_if_a_node_that_suits_the_pod_has_the_gpu_that_th
     assert!(!check([0, 2], true, false, "a"));
     assert!(check([0, 2], true, true, "a"));
     assert!(!check([0, 2], false, false, "b"));
+    // No move helps if the volumes are out of reach of the other node.
+    let mut zonal = waiting();
+    pod(&mut zonal, "waits").needs.requests = gpus(2);
+    node(&mut zonal, "node-2").allocatable = gpus(2);
+    for (node, zone) in [("node-1", "a"), ("node-2", "b")] {
+        let labels = &mut self::node(&mut zonal, node).labels;
+        labels.insert("zone".to_owned(), zone.to_owned());
+    }
+    restrict(&mut zonal, CLAIM, "zone", "a");
+    let decision = settled(&mut zonal);
+    assert_eq!(
+        (left(&decision), blocked(&decision)),
+        (None, Some("ResourceMissing"))
+    );
 }
 
 #[test]

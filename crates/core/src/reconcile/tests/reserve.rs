@@ -425,6 +425,31 @@ fn b3_a_placeholder_comes_back_if_it_is_not_reduced() {
     }
 }
 
+/// With `peak`, each new pod of the run is a reason for a resize, and the kubelet needs a second or two for each.
+#[test]
+fn b3_a_placeholder_that_gives_room_up_in_many_steps_does_not_leave() {
+    let mut observed = bound("peak", 3550, &[]);
+    labels(&mut observed).resizing = true;
+    for asks in (1..=12).map(|step| 3550 - 100 * step) {
+        labels(&mut observed).asks = cpu(asks);
+        assert_eq!(left(&pass(&mut observed, 2 * SECOND)), None, "{asks}");
+    }
+}
+
+#[test]
+fn b3_m8_a_pod_without_a_task_run_is_no_reason_to_return_to_its_node() {
+    let check = |kind: &str| {
+        let mut observed = gated();
+        let mut there = on_node_1("there", 0);
+        there.follows = vec![name(&observed)];
+        there.controller = Some(owner(kind, "any", "any"));
+        add(&mut observed, there);
+        place(&observed).only
+    };
+    assert_eq!(check("TaskRun").as_deref(), Some("node-1"));
+    assert_eq!(check("Job"), None);
+}
+
 #[test]
 fn b3_n7_a_reservation_that_few_nodes_could_hold_is_given_up_and_the_author_hears_of_it() {
     let mut observed = refused(gated(), 2050);
@@ -438,6 +463,14 @@ fn b3_n7_a_reservation_that_few_nodes_could_hold_is_given_up_and_the_author_hear
     assert_eq!(shrinking(&reconcile(&observed)), None);
     // Only one node can take the placeholder, so no new node helps.
     pin(&mut observed, CLAIM);
+    assert_eq!(shrinking(&reconcile(&observed)), Some((50, REDUCED)));
+    let by_driver = "topology.topolvm.io/node";
+    restrict(&mut observed, CLAIM, by_driver, "node-1");
+    assert_eq!(shrinking(&reconcile(&observed)), None, "no node has it");
+    for (node, value) in [("node-1", "node-1"), ("node-2", "node-2")] {
+        let labels = &mut self::node(&mut observed, node).labels;
+        labels.insert(by_driver.to_owned(), value.to_owned());
+    }
     assert_eq!(shrinking(&reconcile(&observed)), Some((50, REDUCED)));
     pass(&mut observed, 2 * SECOND);
     assert_eq!(blocked(&reconcile(&observed)), Some("ClaimsNotMovable"));

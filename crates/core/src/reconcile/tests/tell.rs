@@ -491,18 +491,23 @@ fn n3_a_volume_that_no_allowed_node_reaches_is_told_whatever_other_nodes_lack() 
 }
 
 #[test]
-fn n3_another_isolated_run_on_the_only_node_of_the_volumes_is_told_although_other_nodes_have_no_room()
- {
-    let check = |mode: Mode, code: &str| {
+fn n3_an_isolated_placeholder_on_the_only_node_of_the_volumes_is_told_with_or_without_room() {
+    let anti_affinity = "1 node(s) didn't satisfy existing pods anti-affinity rules";
+    let check = |mode: Mode, causes: &str| {
         let mut observed = observed_in(mode, &[CLAIM]);
-        let said = "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) didn't satisfy existing pods anti-affinity rules.";
-        unschedulable(own_pod(&mut observed), said);
+        let said = format!("0/2 nodes are available: {causes}.");
+        unschedulable(own_pod(&mut observed), &said);
         restrict_to_node_1(&mut observed);
         pass(&mut observed, MOMENT);
-        assert_eq!(blocked(&reconcile(&observed)), Some(code), "{mode}");
+        let told = reconcile(&observed).blocked.flatten().unwrap();
+        assert_eq!(told.code, ReasonCode::ClaimsNotMovable, "{mode}: {causes}");
+        let says = "keeps placeholder";
+        assert!(told.message.contains(says), "{}", told.message);
     };
-    check(Mode::IsolatePipelineRun, "NoIsolatedNode");
-    check(Mode::PipelineRuns, "ClaimsNotMovable");
+    for mode in [Mode::IsolatePipelineRun, Mode::PipelineRuns] {
+        check(mode, anti_affinity);
+        check(mode, &format!("1 Insufficient cpu, {anti_affinity}"));
+    }
 }
 
 /// Two pods wait for room beside a pod of the run.

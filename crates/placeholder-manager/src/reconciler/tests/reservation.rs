@@ -94,6 +94,22 @@ async fn b3_a_gated_pod_that_was_replaced_is_left_alone() {
     assert_eq!((lasts, told), (vec!["resize"], vec![]));
 }
 
+/// The API server tries three times to count the pod in its quota, while other pods of the namespace change the quota.
+#[tokio::test]
+async fn b3_a_gated_pod_is_resized_again_after_a_conflict_about_a_quota() {
+    let conflict = || {
+        let (code, mut answer) = status(
+            409,
+            "Conflict",
+            "Operation cannot be fulfilled on resourcequotas",
+        );
+        answer["details"] = json!({"name": "quota", "kind": "resourcequotas"});
+        Some((code, answer))
+    };
+    let manager = gated(conflict).await;
+    assert_eq!(manager.work().await, Outcome::Retry);
+}
+
 /// Kubernetes 1.33 does not reduce a limit of memory.
 #[tokio::test]
 async fn b3_room_is_given_up_even_if_the_limit_of_memory_must_stay() {
