@@ -183,6 +183,15 @@ impl TestBed {
         wait_for_service_account(&self.site, &self.client, name).await
     }
 
+    /// Creates further nodes, so that a bed which was booted with `config` has `nodes` nodes, and waits until they are ready.
+    ///
+    /// # Errors
+    /// The API server refuses a node, or the nodes are not ready in time.
+    pub async fn grow(&self, config: &Config, nodes: usize) -> Result<()> {
+        nodes::add(&self.client, config, config.nodes + 1..=nodes).await?;
+        nodes::wait(&self.site, &self.client, nodes).await
+    }
+
     /// A kubeconfig with a token of an existing service account.
     ///
     /// # Errors
@@ -336,7 +345,7 @@ async fn start_parts(
         karpenter::start(site, karpenter, &client, config),
     )?;
     futures::try_join!(
-        nodes::wait(site, &client, config),
+        nodes::wait(site, &client, config.nodes),
         tekton::wait(site, &client, config),
         karpenter::wait(site, &client, config),
         wait_for_service_account(site, &client, "default"),

@@ -1,6 +1,7 @@
-//! Simulates the part of a kubelet that must know all pods of a node. KWOK cannot do this, because its stages see only one pod at
-//! a time. A pod is rejected (for example with reason `OutOfcpu`) if its node has no room for it, and a resize without room waits
-//! (condition `PodResizePending`).
+//! Simulates the parts of a kubelet that KWOK lacks.
+//!
+//! One part must know all pods of a node, but the stages of KWOK see only one pod at a time. A pod is rejected (for example
+//! with reason `OutOfcpu`) if its node has no room for it, and a resize without room waits (condition `PodResizePending`).
 //!
 //! KWOK starts a pod when its condition `PodScheduled` is true. When the scheduler binds a pod, the API server sets this
 //! condition, and the scheduler has checked the room. For a pod that was created with a node name, this module sets the
@@ -15,7 +16,8 @@ use std::pin::pin;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
-use futures::{StreamExt as _, TryFutureExt as _};
+use futures::StreamExt as _;
+use futures::stream::FuturesUnordered;
 use http::HeaderValue;
 use http::header::USER_AGENT;
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -63,8 +65,13 @@ pub async fn kubelets(kubeconfig: &Path) -> Result<()> {
     let nodes = watcher(Api::<Node>::all(client.clone()), config);
     let (mut pods, mut nodes) = (pin!(pods.default_backoff()), pin!(nodes.default_backoff()));
     let mut all = Kubelets::default();
+    let mut ending = FuturesUnordered::new();
     loop {
         let heard = tokio::select! {
+            Some(told) = ending.next() => {
+                told?;
+                continue;
+            }
             Some(pod) = pods.next() => pod.map(|pod| all.pod(pod)),
             Some(node) = nodes.next() => node.map(|node| all.node(&node)),
             else => bail!("the watches of a test bed's kubelets ended"),
@@ -76,7 +83,7 @@ pub async fn kubelets(kubeconfig: &Path) -> Result<()> {
                     let told = tell(client.clone(), pod, verdict);
                     if ended {
                         // Nothing follows for this pod, so the other pods need not wait.
-                        tokio::spawn(told.inspect_err(|error| warn!("{error:#}")));
+                        ending.push(told);
                     } else {
                         told.await?;
                     }
@@ -145,6 +152,8 @@ struct Kubelets {
 struct Kubelet {
     /// `None` while the node is not known.
     room: Option<Room>,
+    /// True if Kubernetes says that the kubelet does not answer. It then decides nothing.
+    silent: bool,
     /// The pods that wait until the node is known, and the pods whose resize waits, by uid.
     waiting: BTreeMap<String, Pod>,
     /// The pods of a list that is still incomplete, because the watch delivers its pods one by one, by uid.
@@ -158,6 +167,7 @@ impl Kubelets {
             Event::Apply(node) | Event::InitApply(node) => {
                 let kubelet = self.nodes.entry(node.name_any()).or_default();
                 kubelet.room.get_or_insert_default().allocatable = room::allocatable(node)?;
+                kubelet.silent = is_silent(node);
                 kubelet.look_again()
             }
             Event::Delete(node) => {
@@ -217,7 +227,7 @@ impl Kubelet {
     }
 
     fn look_again(&mut self) -> Result<Vec<(Pod, Verdict)>> {
-        let Some(room) = &mut self.room else {
+        let Some(room) = self.room.as_mut().filter(|_| !self.silent) else {
             return Ok(Vec::new());
         };
         let mut verdicts = Vec::new();
@@ -233,6 +243,15 @@ impl Kubelet {
         }
         Ok(verdicts)
     }
+}
+
+/// True if the node controller of Kubernetes has not heard of the kubelet for its grace period.
+fn is_silent(node: &Node) -> bool {
+    let status = node.status.as_ref();
+    let mut conditions = status
+        .into_iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    conditions.any(|condition| condition.type_ == "Ready" && condition.status == "Unknown")
 }
 
 /// Decides about one pod. If there is room for its requests, or the pod was admitted before this process started, adds the

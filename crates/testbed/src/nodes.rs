@@ -2,6 +2,7 @@
 //! provisioner. The stages are YAML files in folder `manifests`.
 
 use std::fs;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
@@ -109,10 +110,18 @@ pub(crate) async fn create(client: &Client, config: &Config) -> Result<()> {
         classes.retain(|class| class["metadata"]["name"] != ZONAL_STORAGE_CLASS);
     }
     manifests::apply(client, &classes, manifests::FIELD_MANAGER).await?;
+    add(client, config, 1..=config.nodes).await
+}
 
+/// Creates the nodes with these numbers.
+pub(crate) async fn add(
+    client: &Client,
+    config: &Config,
+    numbers: RangeInclusive<usize>,
+) -> Result<()> {
     let zones = zones(config)?;
     let api: Api<Node> = Api::all(client.clone());
-    stream::iter(1..=config.nodes)
+    stream::iter(numbers)
         .map(|number| {
             let (api, node) = (&api, node(config, &zones, number));
             async move {
@@ -130,15 +139,15 @@ pub(crate) async fn create(client: &Client, config: &Config) -> Result<()> {
 }
 
 /// Waits until as many nodes as configured are ready and have no taints.
-pub(crate) async fn wait(site: &Site, client: &Client, config: &Config) -> Result<()> {
+pub(crate) async fn wait(site: &Site, client: &Client, nodes: usize) -> Result<()> {
     let api: Api<Node> = Api::all(client.clone());
     until(
         &site.processes,
         "the nodes to be ready",
         NODES_TIMEOUT,
         async || {
-            let nodes = api.list(&ListParams::default()).await?;
-            Ok(nodes.items.iter().filter(|node| is_ready(node)).count() == config.nodes)
+            let found = api.list(&ListParams::default()).await?;
+            Ok(found.items.iter().filter(|node| is_ready(node)).count() == nodes)
         },
     )
     .await

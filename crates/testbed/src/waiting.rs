@@ -43,8 +43,8 @@ fn is_established(kind: &CustomResourceDefinition) -> bool {
     })
 }
 
-/// Waits until `condition` returns true. An error of the condition counts as false. After the timeout, the returned error
-/// contains the condition's last error.
+/// Waits until `condition` returns true. An error of the condition counts as false. If the last try before the timeout
+/// was an error, the returned error contains it. Fails at once if one of `processes` has ended.
 pub(crate) async fn until(
     processes: &ProcessGroup,
     what: &str,

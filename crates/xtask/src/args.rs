@@ -176,8 +176,8 @@ pub(crate) enum BenchCommand {
     ///
     /// Each measurement has a test bed of its own, and every second round has the reverse order. Prints ratios. Writes
     /// docs/benchmarks.md, docs/benchmarks.json and the plots in docs/pictures. If a flag chooses other loads or modes, or with
-    /// --quick, writes them into target/bench-compare instead. Fails if a run fails or hangs, but checks no figure. Takes less
-    /// than 40 minutes on two cores, once everything is built. Run it on an idle machine.
+    /// --quick, writes them into target/bench-compare instead. Fails if a run fails or hangs, but checks no figure. Takes about
+    /// half an hour on two cores, once everything is built. Run it on an idle machine.
     Compare(CompareArgs),
     /// Measure a cluster that has room for a third of its runs, while other pods compete for this room
     ///
@@ -207,7 +207,7 @@ pub(crate) struct CompareArgs {
     /// Runs created per second. By default, so many that 2.5 tasks start per second
     #[arg(long, value_name = "N", value_parser = rate)]
     pub(crate) rate: Option<f64>,
-    /// How long runs are created at a rate, in seconds [default: 16]
+    /// How long runs are created at a rate, in seconds [default: 12]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) seconds: Option<u16>,
     /// Number of runs that are created at once
@@ -221,7 +221,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub(crate) rounds: Option<u8>,
     /// Begin no round that would probably end later than this, in minutes
-    #[arg(long, value_name = "N", default_value_t = 37)]
+    #[arg(long, value_name = "N", default_value_t = 30)]
     pub(crate) minutes: u16,
     /// Modes of our services, and of Tekton's own affinity assistant
     #[arg(

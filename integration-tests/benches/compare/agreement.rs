@@ -8,8 +8,7 @@ use super::sides::{DISABLED, built_in, ours, pods};
 
 /// How many figures agree with those of an earlier measurement, and a line for each other one: the most important ratios to
 /// `disabled`, and the CPU of our services. Two figures agree if their spreads overlap. Two spreads of three rounds each do not
-/// overlap in a tenth of all cases, even if nothing has changed. Loads with only one round have no spread, so they are not
-/// compared.
+/// overlap in a tenth of all cases, even if nothing has changed. A load with only one round has no spread, so it is not compared.
 pub(crate) fn text(options: &Options, earlier: &[Measured], now: &[Measured]) -> String {
     let (mut compared, mut agreed, mut lines) = (0, 0, String::new());
     for now in now {
@@ -44,6 +43,9 @@ pub(crate) fn text(options: &Options, earlier: &[Measured], now: &[Measured]) ->
                 }
             }
         }
+    }
+    if compared == 0 {
+        return "There is no earlier measurement of these loads with a spread.\n".to_owned();
     }
     format!(
         "The spreads of {agreed} of {compared} figures overlap with those of the measurement before (ratios to `{DISABLED}`, and \

@@ -27,8 +27,8 @@ fn main() -> Outcome {
     let options = options.context("start this with `cargo xtask bench compare`")?;
     let options: Options = serde_json::from_str(&options)?;
     let sides = options.sides()?;
-    let groups = options.loads();
-    let mut measured: Vec<_> = groups.iter().flatten().map(Measured::of).collect();
+    let loads = options.loads();
+    let mut measured: Vec<_> = loads.iter().map(Measured::of).collect();
     let earlier = write::earlier(&options)?;
     let runtime = Runtime::new().context("failed to start a tokio runtime")?;
     let begin = Instant::now();
@@ -41,20 +41,15 @@ fn main() -> Outcome {
             order.reverse();
         }
         let mut of_round = vec![BTreeMap::new(); measured.len()];
-        let mut first = 0;
-        for group in &groups {
-            for side in &order {
-                let since = Instant::now();
-                let trial = trial::measure(side, group);
-                let trial = runtime.block_on(trial);
-                let trial = trial.with_context(|| format!("round {}, {}", round + 1, side.name))?;
-                for (of_load, figures) in of_round[first..].iter_mut().zip(trial) {
-                    of_load.insert(side.name.clone(), figures);
-                }
-                let took = since.elapsed().as_secs();
-                println!("round {}, {}: {took} s", round + 1, side.name);
+        for side in order {
+            let since = Instant::now();
+            let trial = runtime.block_on(trial::measure(side, &loads));
+            let trial = trial.with_context(|| format!("round {}, {}", round + 1, side.name))?;
+            for (of_load, figures) in of_round.iter_mut().zip(trial) {
+                of_load.insert(side.name.clone(), figures);
             }
-            first += group.len();
+            let took = since.elapsed().as_secs();
+            println!("round {}, {}: {took} s", round + 1, side.name);
         }
         for (load, sides) in measured.iter_mut().zip(of_round) {
             load.rounds.push(sides);

@@ -11,7 +11,7 @@ use testbed::MOVABLE_STORAGE_CLASS;
 /// The number of tasks that start per second, if no rate is chosen. These tasks use about a third of two cores.
 const TASKS_PER_SECOND: f64 = 2.5;
 /// How long runs are created at a rate, if `--seconds` is not given.
-const SECONDS: f64 = 16.0;
+const SECONDS: f64 = 12.0;
 /// The number of runs that are measured one after the other.
 const ALONE: usize = 3;
 
@@ -177,8 +177,8 @@ impl fmt::Display for Load {
 }
 
 impl Options {
-    /// The loads, in groups that share a test bed because they have the same number of nodes.
-    pub(crate) fn loads(&self) -> Vec<Vec<Load>> {
+    /// The loads. They follow one another on one test bed, to which nodes are added but never taken away.
+    pub(crate) fn loads(&self) -> Vec<Load> {
         let rate = |workload, nodes| self.at_rate(workload, nodes);
         let burst = |workload, nodes, runs| Load {
             workload,
@@ -188,15 +188,13 @@ impl Options {
         };
         if !self.chooses() {
             return match self.quick {
-                true => vec![vec![burst(Workload::OneClaim, 4, 6)]],
+                true => vec![burst(Workload::OneClaim, 4, 6)],
                 false => vec![
-                    vec![
-                        rate(Workload::OneClaim, 20),
-                        rate(Workload::TwoClaims, 20),
-                        rate(Workload::TenWide, 20),
-                        burst(Workload::OneClaim, 20, 40),
-                    ],
-                    vec![rate(Workload::OneClaim, 200)],
+                    rate(Workload::OneClaim, 20),
+                    rate(Workload::TwoClaims, 20),
+                    rate(Workload::TenWide, 20),
+                    burst(Workload::OneClaim, 20, 40),
+                    rate(Workload::OneClaim, 200),
                 ],
             };
         }
@@ -208,7 +206,9 @@ impl Options {
             [] => vec![Workload::OneClaim],
             given => given.to_vec(),
         };
-        let groups = or(&self.nodes, 20).into_iter().map(|nodes| {
+        let mut sizes = or(&self.nodes, 20);
+        sizes.sort_unstable();
+        let of_size = |nodes| {
             let of = |workload: &Workload| {
                 let (workload, paced) = (*workload, self.burst.is_some() || self.alone);
                 let alone = self.alone.then_some(Load {
@@ -221,9 +221,9 @@ impl Options {
                 let at_once = self.burst.map(|runs| burst(workload, nodes, runs));
                 [alone, at_rate, at_once].into_iter().flatten()
             };
-            workloads.iter().flat_map(of).collect()
-        });
-        groups.collect()
+            workloads.iter().flat_map(of).collect::<Vec<_>>()
+        };
+        sizes.into_iter().flat_map(of_size).collect()
     }
 
     /// True if a flag chooses other loads than the default.

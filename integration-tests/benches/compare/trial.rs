@@ -34,15 +34,15 @@ const WARM_UP: Load = Load {
 /// The longest time for a load.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// The figures of each load on a new bed.
+/// The figures of each load on a new bed. The bed grows if a load needs more nodes than the one before.
 pub(crate) async fn measure(side: &OneSide, loads: &[Load]) -> anyhow::Result<Vec<Figures>> {
-    let config = Config {
+    let mut config = Config {
         nodes: loads.first().map_or(0, |load| load.nodes),
         audit_log: true,
         ..Config::default()
     };
     side.side
-        .measure(config, async |bed, services| {
+        .measure(config.clone(), async |bed, services| {
             let mut clients = Vec::new();
             for _ in 0..CLIENTS {
                 clients.push(kube_client(bed.kubeconfig()).await?);
@@ -55,6 +55,10 @@ pub(crate) async fn measure(side: &OneSide, loads: &[Load]) -> anyhow::Result<Ve
             };
             let mut all = Vec::new();
             for (number, load) in [&WARM_UP].into_iter().chain(loads).enumerate() {
+                if load.nodes > config.nodes {
+                    bed.grow(&config, load.nodes).await?;
+                    config.nodes = load.nodes;
+                }
                 let figures = timeout(LIMIT, trial.load(&format!("load-{number}"), load)).await;
                 let figures =
                     figures.with_context(|| format!("{load}: not done after {LIMIT:?}"))?;
