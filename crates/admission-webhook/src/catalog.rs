@@ -47,7 +47,7 @@ struct Named {
 }
 
 impl Catalog {
-    /// Follows the objects of all namespaces, and the ConfigMaps of Tekton's namespace. The process can be ready before these
+    /// Follows the objects of all namespaces, and two ConfigMaps of Tekton's namespace. The process can be ready before these
     /// caches are filled.
     pub(crate) fn follow(process: &Process, client: &Client, tekton_namespace: &str) -> Self {
         let synced = Health::new();

@@ -176,15 +176,16 @@ pub struct ChildAdmission {
     pub events: Vec<Reason>,
 }
 
-/// Decides about a new TaskRun or CustomRun.
+/// Decides about a new TaskRun or CustomRun. It "gets a placeholder" if its annotation `pipeline.tekton.dev/affinity-assistant`
+/// gets the name of this placeholder.
 ///
 /// - If Tekton did not create the object for a PipelineRun, the object loses all reserved annotations.
 /// - If the PipelineRun is not coscheduled, the object keeps the annotation of Tekton's own assistant, and loses all other
 ///   reserved annotations.
-/// - In modes `pipelineruns` and `isolate-pipelinerun`, the object gets the name of the placeholder that serves its task (M3).
-/// - In mode `workspaces`, the object gets the name of the placeholder of its claim. It gets no name if it uses no claim, or if
-///   its claim has no placeholder (M1, V9). If the object uses more than one claim, the result depends on its kind: a TaskRun
-///   fails (M2), and a CustomRun gets no name. Shared claims do not count (V8).
+/// - In modes `pipelineruns` and `isolate-pipelinerun`, the object gets the placeholder that serves its task (M3).
+/// - In mode `workspaces`, the object gets the placeholder of its claim. It gets none if it uses no claim, or if its claim has no
+///   placeholder (M1, V9). If the object uses more than one claim, the result depends on its kind: a TaskRun
+///   fails (M2), and a CustomRun gets no placeholder. Shared claims do not count (V8).
 /// - If Tekton's own assistant created the claims of the PipelineRun, and Tekton's own flag `coschedule` was set to `disabled`
 ///   later, Tekton expects claims with other names, which do not exist. Admission restores the right names (B7).
 /// - If the mode is `workspaces` and Tekton's own flag has changed to `pipelineruns` or `isolate-pipelinerun`, Tekton expects

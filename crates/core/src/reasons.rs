@@ -201,8 +201,8 @@ reason_codes! {
     /// - only one node reaches them, and a pod's node selector or node affinity does not allow this node (N2).
     ClaimsNotMovable: Some(Warning),
     /// A placeholder's pod is created again, so that the scheduler chooses a node anew (N2). There are three cases. The
-    /// placeholder's node could not take a waiting pod. Or the placeholder had no node, and its new pod is not restricted to
-    /// certain nodes any more. Or the placeholder had no node, and its new pod may run only on the node of the run's pods.
+    /// placeholder's node could not take a waiting pod. Or the placeholder had no node, and the restriction of its pod to
+    /// certain nodes is out of date. Or the placeholder had no node, and its new pod may run only on the node of the run's pods.
     PlaceholderMoved: Some(Normal),
     /// A placeholder reserves less room for the pods of its run (B3):
     ///

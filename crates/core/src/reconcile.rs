@@ -139,8 +139,8 @@ pub enum Step {
         raise: Option<String>,
         /// The record to write before the deletion, if the pod belongs to a placeholder whose record changes.
         update: Option<Update>,
-        /// The specification of the placeholder, if it consists only of this pod ([`Backend::Pod`]). It then first gets a
-        /// controller, which creates the next pod and keeps the record.
+        /// The specification of the placeholder, if this pod is all that the placeholder consists of ([`Backend::Pod`]). Before
+        /// the deletion, the placeholder then gets a controller, which creates the next pod and keeps the record.
         control: Option<Box<PlaceholderSpec>>,
         /// The Event to publish afterwards.
         reason: Reason,
@@ -284,8 +284,8 @@ impl Decision {
 }
 
 /// The greatest number of times that the placeholders of a run together leave their nodes because pods wait for room. The count
-/// begins anew when another pod of the run has ended. A placeholder that could not give up its reservation has the same limit: its
-/// pod is created again only while the placeholder's record has fewer moves.
+/// begins anew when another pod of the run has ended. A placeholder that could not give up its reservation has the same limit:
+/// its pod is created again only while the placeholder's record has fewer moves.
 const MOVES: u32 = 5;
 
 /// The step that deletes a placeholder's pod, so that the scheduler chooses a node for the next pod. `record` is the

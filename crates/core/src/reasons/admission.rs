@@ -25,8 +25,8 @@ pub fn task_run_refused(task_run: &str, used: &[(&str, String)], claims: usize) 
 }
 
 /// The text about a TaskRun or task that uses `claims` different claims. The text begins with `fact`, such as "TaskRun build does
-/// not run". `used` has a text about each workspace and its claim. The text has no quotation marks, because Tekton quotes it as a
-/// workspace's name.
+/// not run". `used` has a text about each workspace and its claim. Admission puts this text into a TaskRun as the name of a
+/// workspace, so that Tekton refuses the TaskRun. Tekton prints the name in quotation marks, so the text itself has none.
 pub(crate) fn multiple_claims(fact: &str, used: &[String], claims: usize) -> String {
     let used = used.join(", ");
     let (mode, other) = (Mode::Workspaces, Mode::PipelineRuns);

@@ -59,7 +59,7 @@ texts! {
         "No node that the placeholder may use can reach the volumes of all these claims: {conflict}. The podTemplate of the run, \
          of its tasks or of your operator's configuration limits the nodes that the placeholder may use. Change the podTemplate \
          so that it allows a node that can reach these volumes, or use other claims. Then create the run again. A new node helps only if it can reach \
-         these volumes.";
+         these volumes, and the podTemplate allows it.";
 
     /// Every node that reaches the volumes of a placeholder's claims is cordoned or tainted (N1). `first` has the name and the
     /// problem of one of these nodes. `more` is the number of the other nodes.

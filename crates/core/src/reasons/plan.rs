@@ -11,8 +11,9 @@ use super::{Reason, ReasonCode};
 texts! {
     /// Admission did not coschedule the run (M5).
     not_pinned(): NotPinned =
-        "The run is not coscheduled. When it was created, coscheduling was disabled or not possible, or its spec.managedBy \
-         named another controller.";
+        "The run is not coscheduled. When it was created, its mode was disabled, tekton-coscheduler had no valid \
+         configuration or was not available, Tekton's own flag coschedule was on, or its spec.managedBy named another \
+         controller.";
 
     /// This version of tekton-coscheduler cannot read the annotations pinned on the run (M8).
     schema_version_unknown(version: &str): SchemaVersionUnknown =
@@ -82,8 +83,8 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
         Override::Mode(Mode::Disabled) => (
             "without coscheduling".to_owned(),
             " (3) The run's spec.managedBy names another controller. (4) When the run was created, Tekton's own flag coschedule \
-             was not \"disabled\". (5) When the run was created, tekton-coscheduler had no valid configuration. If cause 3, 4 or 5 is \
-             still true, the annotation has no effect on a new run either.",
+             was not \"disabled\". (5) When the run was created, tekton-coscheduler had no valid configuration, or was not \
+             available. If cause 3, 4 or 5 is still true, the annotation has no effect on a new run either.",
         ),
         Override::Mode(mode) => (format!("in coschedule mode {mode}"), ""),
         Override::Placement(_) | Override::Reserves(_) => {
@@ -94,8 +95,8 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     let message = format!(
         "The run was created {cause}, and keeps this setting. So its annotation {annotation} with value {chosen:?} has no \
          effect. Possible causes: (1) The annotation was set after the run was created: somebody set it, or Tekton copied it \
-         from the run's Pipeline. (2) A resolver fetched the Pipeline, and not all of its choices are allowed for this \
-         run.{more} If a value is not allowed, first ask your operator to allow it. Then create a new run with this annotation. \
+         from the run's Pipeline. (2) A resolver fetched the Pipeline, and the Pipeline has an annotation with a value \
+         that is not allowed for this run.{more} If a value is not allowed, first ask your operator to allow it. Then create a new run with this annotation. \
          You can set the annotation on the new run, on the Namespace, or on the run's Pipeline if that Pipeline is in this \
          namespace."
     );

@@ -22,8 +22,8 @@ refusals! {
     /// A LimitRange does not allow the object.
     limit_range_violated: LimitRangeViolated,
         "Change the LimitRange: the run then continues. Or change the refused value, and create the run again. For a claim, \
-         change the storage request in the volumeClaimTemplate. For a pod, change placeholder-cpu or placeholder-memory in your \
-         operator's ConfigMap coscheduler-config. If the error names a \"max limit to request ratio\", create the run again with \
+         change the storage request in the volumeClaimTemplate. For a pod, ask your operator to change placeholder-cpu or \
+         placeholder-memory in ConfigMap coscheduler-config. If the error names a \"max limit to request ratio\", create the run again with \
          annotation coscheduler.dev/placeholder-reserves: nothing. Your operator must allow this value.";
     /// Pod Security does not allow the placeholder's pod.
     pod_security_violated: PodSecurityViolated,
@@ -39,7 +39,7 @@ refusals! {
          tekton-coscheduler.";
     /// The placeholder names an object that does not exist.
     reference_missing: ReferenceMissing,
-        "Create the missing object, or create the run again with an object that exists.";
+        "Create the missing object. Or create the run again with the name of an object that exists.";
     /// A claim of the placeholder has no volume, because the claim's StorageClass does not exist, or because the claim names none
     /// and the cluster has no default StorageClass.
     storage_class_missing: ClaimNotProvisioned,

@@ -112,7 +112,7 @@ pub(super) async fn run(jobs: Vec<Job>) -> anyhow::Result<()> {
 /// As [`run`], but returns the names of failed jobs.
 ///
 /// # Errors
-/// No test ran.
+/// A test binary cannot be started, or no test ran.
 pub(super) async fn failed(jobs: Vec<Job>) -> anyhow::Result<Vec<String>> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let is_live = jobs.len() == 1;

@@ -1,5 +1,5 @@
-//! An API server with one Lease in memory: versions, conflicts and watches like those of Kubernetes, over connections
-//! with faults.
+//! A fake API server for tests, with one Lease in memory. Resource versions, conflicts and watches work as in Kubernetes. A test
+//! can make connections and requests fail.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
