@@ -38,8 +38,9 @@ texts! {
          same time, use larger nodes, or reduce the requests of the pods.";
 
     pod_cannot_follow(pod: &str, node: &str): PodCannotFollow =
-        "Pod {pod} cannot run on node {node}, where its placeholder is. Wait some seconds. tekton-coscheduler moves the \
-         placeholder, or an Event on the run says why this is not possible.";
+        "Pod {pod} cannot run on node {node}, where its placeholder is. Normally tekton-coscheduler moves the placeholder within \
+         seconds, or an Event on the run says why this is not possible. But while a pod on this node follows the placeholder or \
+         uses its claims, the placeholder stays.";
 
     pod_unschedulable(): PodUnschedulable =
         "The run has a pod that no node can run. An autoscaler may add a node. If none does, read the scheduler's message with \

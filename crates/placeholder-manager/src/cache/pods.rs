@@ -66,7 +66,7 @@ impl Cache {
         self.change(|index, before| {
             let run = RunKey::new(&pod.namespace, &pod.run_uid);
             before.of(index, &run);
-            let mut news = index.forget_pod(&pod.key());
+            let mut news = index.lose_pod(&pod.key());
             if index.end(&run, pod) {
                 news.push(run);
             }
@@ -90,7 +90,7 @@ impl Cache {
             if let Some(run) = index.pods.get(key).and_then(|pod| pod.run()) {
                 before.of(index, &run);
             }
-            index.forget_pod(key)
+            index.lose_pod(key)
         })
     }
 
@@ -135,6 +135,22 @@ impl Index {
             }
             Some(_) | None => false,
         }
+    }
+
+    /// Removes a pod that has ended or is gone. Also returns the other runs that use a claim of the pod: the pod may have kept
+    /// their placeholders on its node.
+    fn lose_pod(&mut self, key: &ObjectKey) -> Vec<RunKey> {
+        let pod = self.pods.get(key).cloned();
+        let mut news = self.forget_pod(key);
+        let Some(pod) = pod.filter(|pod| pod.node.is_some() && pod.placeholder.is_none()) else {
+            return news;
+        };
+        for claim in &pod.claims {
+            let claim = (pod.namespace.clone(), claim.clone());
+            let users = self.users.get(&claim).into_iter().flatten();
+            news.extend(users.filter(|run| run.uid != pod.run_uid).cloned());
+        }
+        news
     }
 
     fn put_pod(&mut self, pod: Pod, before: &mut Before) -> Vec<RunKey> {

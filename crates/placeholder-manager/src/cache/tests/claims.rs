@@ -157,6 +157,7 @@ fn n2_pods_of_other_runs_that_share_a_claim_are_seen() {
         pod["spec"]["volumes"] =
             json!([{"name": "v", "persistentVolumeClaim": {"claimName": claim}}]);
         pod["status"]["phase"] = phase.into();
+        pod["spec"]["nodeName"] = "node-1".into();
         read_pod(pod)
     };
     cache.apply_pod(using("u", "own", "data", "Running"));
@@ -167,6 +168,9 @@ fn n2_pods_of_other_runs_that_share_a_claim_are_seen() {
         pods.map(|pod| pod.object.name.clone()).collect()
     };
     assert_eq!(sharing(), ["shares"]);
-    cache.end_pod(&using("v", "shares", "data", "Succeeded"));
+    let stranger = using("v", "stranger", "other", "Succeeded");
+    assert!(!cache.end_pod(&stranger).contains(&key()));
+    let news = cache.end_pod(&using("v", "shares", "data", "Succeeded"));
+    assert!(news.contains(&key()), "the placeholder may leave now");
     assert_eq!(sharing(), [""; 0]);
 }
