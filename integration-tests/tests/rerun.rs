@@ -294,7 +294,8 @@ fn v2a_a_run_started_again_without_its_annotations_has_its_own_claims_while_the_
             }
             // There are five runs, each with one claim.
             let pods = scene.objects().await?.task_pods;
-            let of_source = |pod: &&Pod| pod.labels()["tekton.dev/pipelineRun"].contains(source);
+            let names: Vec<_> = modes.map(name).into_iter().chain([first.clone()]).collect();
+            let of_source = |pod: &&Pod| names.contains(&pod.labels()["tekton.dev/pipelineRun"]);
             let claims: BTreeSet<_> = pods
                 .iter()
                 .filter(of_source)
