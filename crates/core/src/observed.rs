@@ -235,6 +235,12 @@ impl Observed {
         &all - &left_out(self, spec)
     }
 
+    /// These claims, as far as they exist.
+    pub(crate) fn seen<'a>(&self, claims: impl IntoIterator<Item = &'a String>) -> Vec<SeenClaim> {
+        let seen = claims.into_iter().filter_map(|it| self.volumes.get(it));
+        seen.cloned().collect()
+    }
+
     /// Those claims of a placeholder whose volume only one node can reach.
     pub(crate) fn tied(&self, spec: &PlaceholderSpec, pod: &Pod) -> Vec<String> {
         let claims = self.claims_of(spec, pod).into_iter();

@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
+use super::figures::Spread;
 use super::plan::Options;
-use super::report::{CPU_OF_OURS, Measured, PLOTS, cell, ratio_cell};
+use super::report::{CPU_OF_OURS, Measured, PLOTS, cell};
 use super::sides::{DISABLED, built_in, ours, pods};
 
 /// How many figures agree with those of an earlier measurement, and a line for each other one: the most important ratios to
@@ -20,26 +21,18 @@ pub(crate) fn text(options: &Options, earlier: &[Measured], now: &[Measured]) ->
             let _ = writeln!(lines, "- {load}: not compared");
             continue;
         };
-        for mode in &options.modes {
-            for side in [built_in(mode), ours(mode), pods(mode)] {
-                let ratios = PLOTS.map(|(row, _, title)| {
-                    let of = |measured: &Measured| measured.ratio([&side, DISABLED], row);
-                    (title, of(before), of(now), ratio_cell as fn(_) -> _)
-                });
-                let of = |measured: &Measured| measured.figure(&side, CPU_OF_OURS);
-                let cpu = (CPU_OF_OURS, of(before), of(now), cell as fn(_) -> _);
-                for (title, before, now, show) in ratios.into_iter().chain([cpu]) {
-                    let Some((old, new)) = before.zip(now) else {
-                        continue;
-                    };
-                    compared += 1;
-                    if new.overlaps(old) {
-                        agreed += 1;
-                    } else {
-                        let (old, new) = (show(before), show(now));
-                        let _ =
-                            writeln!(lines, "- {load}, {side}, {title}: {old} before, {new} now");
-                    }
+        let sides = options.modes.iter();
+        for side in sides.flat_map(|mode| [built_in(mode), ours(mode), pods(mode)]) {
+            for ((title, old), (_, new)) in figures(before, &side).zip(figures(now, &side)) {
+                let Some((old, new)) = old.zip(new) else {
+                    continue;
+                };
+                compared += 1;
+                if new.overlaps(old) {
+                    agreed += 1;
+                } else {
+                    let (old, new) = (cell(Some(old)), cell(Some(new)));
+                    let _ = writeln!(lines, "- {load}, {side}, {title}: {old} before, {new} now");
                 }
             }
         }
@@ -51,4 +44,11 @@ pub(crate) fn text(options: &Options, earlier: &[Measured], now: &[Measured]) ->
         "The spreads of {agreed} of {compared} figures overlap with those of the measurement before (ratios to `{DISABLED}`, and \
          the CPU of our services).\n{lines}"
     )
+}
+
+/// The compared figures of a side, with their titles.
+fn figures(of: &Measured, side: &str) -> impl Iterator<Item = (&'static str, Option<Spread>)> {
+    let cpu = (CPU_OF_OURS, of.figure(side, CPU_OF_OURS));
+    let ratios = PLOTS.map(|(row, _, title)| (title, of.ratio([side, DISABLED], row)));
+    ratios.into_iter().chain([cpu])
 }

@@ -328,7 +328,7 @@ pub(crate) fn cell(spread: Option<Spread>) -> String {
     with_spread(spread, "–", number)
 }
 
-pub(crate) fn ratio_cell(spread: Option<Spread>) -> String {
+fn ratio_cell(spread: Option<Spread>) -> String {
     with_spread(spread, "–", |ratio| format!("{ratio:.2}"))
 }
 

@@ -98,7 +98,8 @@ texts! {
         consequence = match next {
             None => "The placeholder reserves no room.".to_owned(),
             Some(next) => format!(
-                "The placeholder asks for {next} instead: its own requests, and those of the largest pod that the run still has to start."
+                "The placeholder asks for {next} instead: its own requests, and those of the largest pod that the run still has \
+                 to start."
             ),
         };
 }

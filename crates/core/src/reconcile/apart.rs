@@ -32,11 +32,7 @@ pub(super) enum Fit {
 
 /// Finds out if one node can reach the volumes of all claims of the placeholder.
 pub(super) fn fit(observed: &Observed, spec: &PlaceholderSpec) -> Fit {
-    let clash = |claims: &BTreeSet<String>| {
-        let seen = claims.iter().filter_map(|name| observed.volumes.get(name));
-        let seen: Vec<_> = seen.cloned().collect();
-        conflict(&seen, &observed.nodes)
-    };
+    let clash = |claims: &BTreeSet<String>| conflict(&observed.seen(claims), &observed.nodes);
     let all: BTreeSet<String> = spec.claims().collect();
     let Some(conflict) = clash(&all) else {
         return Fit::Together;

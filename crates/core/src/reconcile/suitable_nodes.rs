@@ -55,8 +55,7 @@ impl<'a> Placed<'a> {
     /// claims.
     fn good_nodes(&self, pod: &'a Pod) -> impl Iterator<Item = &'a Node> {
         let claims = self.observed.claims_of(self.spec, self.pod);
-        let seen = claims.iter().filter_map(|it| self.observed.volumes.get(it));
-        let seen: Vec<_> = seen.cloned().collect();
+        let seen = self.observed.seen(&claims);
         let tolerations = [&*self.own.needs.tolerations, pod.tolerations()].concat();
         let nodes = self.observed.nodes.values().map(AsRef::as_ref);
         nodes.filter(move |node: &&Node| {

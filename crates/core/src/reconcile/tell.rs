@@ -225,10 +225,7 @@ fn no_node_reaches(observed: &Observed) -> Option<Reason> {
     let mut unbound =
         pods.filter(|pod| pod.node.is_none() && pod.placeholder.is_some() && observed.owns(pod));
     unbound.find_map(|pod| {
-        let claims = pod.claims.iter();
-        let seen: Vec<SeenClaim> = claims
-            .filter_map(|name| observed.volumes.get(name).cloned())
-            .collect();
+        let seen = observed.seen(&pod.claims);
         let nodes: Vec<&Node> = observed.nodes.values().map(AsRef::as_ref).collect();
         stranded(pod.tolerations(), &seen, &nodes)
     })
@@ -239,10 +236,7 @@ fn no_node_reaches(observed: &Observed) -> Option<Reason> {
 fn no_allowed_node_reaches(observed: &Observed) -> Option<Reason> {
     observed.placed().find_map(|(_, own, pod)| {
         pod.unscheduled.as_ref().filter(|it| it.no_node)?;
-        let seen = pod.claims.iter();
-        let seen: Vec<_> = seen
-            .filter_map(|it| observed.volumes.get(it).cloned())
-            .collect();
+        let seen = observed.seen(&pod.claims);
         let nodes = observed.nodes.values().map(AsRef::as_ref);
         // A node with a taint that the placeholder does not tolerate does not count. A new node has a taint until its labels are
         // complete.
