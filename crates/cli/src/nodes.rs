@@ -1,4 +1,4 @@
-//! `nodes`: the nodes with the PipelineRuns on them, and their room.
+//! `nodes`: the nodes, the PipelineRuns on them, the requests of placeholders, and the free CPU and memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,7 +62,7 @@ struct PodStatus {
     memory: i128,
 }
 
-/// Reads the nodes and all their pods, and writes the answer.
+/// Reads the nodes and the pods on them that have not ended, and writes the answer.
 pub(crate) fn run(args: &NodesArgs) -> Result<(), Failure> {
     let answer = crate::runtime()?.block_on(read(args))?;
     output::write(&answer, args.output.output.as_ref())?;
