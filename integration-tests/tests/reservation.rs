@@ -249,8 +249,8 @@ fn b3_if_every_resize_is_refused_a_run_starts_without_a_reservation_and_its_auth
         scene.pool_of(&[("8", 110)]).await?;
         let run = three("run", "pipelineruns").in_pool_of(&scene);
         scene.submit(run).await?;
-        // A placeholder that is only a pod gets all its requests at its creation. Its run ends before the placeholder has held the
-        // room for too long.
+        // A placeholder that is only a pod gets all its requests at its creation. Its run ends before the placeholder has held
+        // the room for too long.
         if !only_pods() {
             scene.told("run", "ReservationRefused").await?;
         }

@@ -48,7 +48,7 @@ struct NodeStatus {
     free_memory: i128,
 }
 
-/// A pod, ordered by name.
+/// A pod. Pods are ordered by name.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PodStatus {

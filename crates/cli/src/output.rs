@@ -1,4 +1,4 @@
-//! Writes an answer. All formats come from one struct. JSON and YAML have every fact; the other formats have some facts.
+//! Writes an answer. All formats come from one struct. JSON and YAML show all facts; the other formats show a part of them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -1,7 +1,7 @@
 //! Adopts runs for which Tekton's own affinity assistant creates the placeholders (B7). Before an operator turns off Tekton's
 //! flag, the operator sets key [`ADOPT_RUNS_IN`]. While the flag is still on, admission pins new runs in Tekton's mode, with the
-//! names that Tekton uses. Admission pins an existing run when somebody sets annotation [`ADOPTED`] on this run. After the flag
-//! was turned off, new TaskRuns of the adopted runs still find their placeholder and their claims.
+//! names that Tekton uses. Admission pins an existing run when somebody sets annotation [`ADOPTED`] on this run. When the flag is
+//! turned off later, new TaskRuns of the adopted runs still find their placeholder and their claims.
 
 use std::collections::BTreeMap;
 

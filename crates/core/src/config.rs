@@ -204,7 +204,8 @@ impl PlaceholderDefaults {
 /// The effect of the keys in a ConfigMap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// The mode if `migration-phase` were `during`. `None` if the two flags of the mode are not valid in that phase (M6).
+    /// The mode if `migration-phase` were `during`. `None` if the values of `coschedule` and `disable-affinity-assistant` are not
+    /// valid together in that phase (M6).
     pub during: Option<Mode>,
     /// The mode if `migration-phase` were `after`. `None` if the value of `coschedule` is not valid.
     pub after: Option<Mode>,

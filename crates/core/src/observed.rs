@@ -258,7 +258,7 @@ impl Observed {
     }
 
     /// The node that the term requires by a label of a storage driver, such as `topology.topolvm.io/node`. The term names a node
-    /// if exactly one node has the label's value, and the value is this node's name or its label [`HOSTNAME`].
+    /// if exactly one node has the label with this value, and the value is this node's name or its label [`HOSTNAME`].
     fn named_by_value<'a>(&self, term: &'a NodeTerm) -> Option<&'a str> {
         term.expressions.iter().find_map(|it| {
             let [value] = &it.values[..] else {

@@ -1,7 +1,7 @@
 //! The reasons for decisions, each with code, severity and text. This module and its folder contain the texts of Events. Other
 //! modules fill in some parts of these texts:
 //!
-//! - `volumes.rs`, `Conflict`: the nodes that reach each volume;
+//! - `plan.rs`: the pods that share a placeholder; `volumes.rs`, `Conflict`: the nodes that reach each volume;
 //! - `reconcile/requests.rs`: amounts of resources;
 //! - `reconcile/make_room.rs`: a waiting pod with its requests; `reconcile/reserve.rs`: the nodes that a placeholder is limited
 //!   to;

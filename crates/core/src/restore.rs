@@ -22,8 +22,8 @@ use crate::run_claims;
 /// - Bindings that admission wrote keep their old values.
 /// - Reserved annotations in `spec.taskRunSpecs` are removed, as for a new run.
 ///
-/// There is no warning if an update only restores bindings of the author's manifest. This happens when the author applies the
-/// unchanged manifest again. Other changes that this function undoes cause a warning.
+/// There is no warning if an update only sets bindings back to those of the author's manifest. This happens when the author
+/// applies the unchanged manifest again. Other changes that this function undoes cause a warning.
 pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
     let mut warnings = in_tasks(new);
     let bindings = bindings(old, new, &mut warnings);

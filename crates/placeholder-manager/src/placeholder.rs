@@ -101,7 +101,7 @@ impl Requests {
     }
 
     /// Creates a placeholder that is only a pod, and first its claims. If this pod exists but has ended, this function deletes
-    /// it and fails, and the next try creates the pod. (The pod of a StatefulSet is replaced by the StatefulSet controller.)
+    /// it and fails, and the next try creates the pod. (The StatefulSet controller replaces an ended pod of its own.)
     async fn create_pod(
         &self,
         run: &PipelineRun,
@@ -196,8 +196,9 @@ impl Requests {
         self.patch(own, Patch::Merge(patch::start(own))).await
     }
 
-    /// Looks for the pod of an adopted placeholder if the cache lacks this pod (B7). The StatefulSet controller may have
-    /// created the pod from the old version of the StatefulSet, without our labels. If so, this function adds our labels.
+    /// Looks for the pod of an adopted placeholder in the API server (B7). The StatefulSet controller may have created the pod
+    /// from the old version of the StatefulSet, without our labels, so that no watch shows the pod. If so, this function adds
+    /// our labels.
     pub(crate) async fn find_adopted_pod(
         &self,
         run: &PipelineRun,

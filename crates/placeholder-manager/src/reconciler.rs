@@ -235,8 +235,8 @@ impl Reconciler {
     }
 
     /// Asks the API server if a run that the cache does not contain still needs its objects. Such a run may exist: the watch
-    /// may be late, somebody may have removed the run's annotations, or the run cannot be parsed. If no object in the cache has
-    /// the run's name in an owner reference, the run counts as gone.
+    /// may be late, somebody may have removed the run's annotations, or the run cannot be parsed. If no
+    /// placeholder or claim in the cache names the run in an owner reference, the run counts as gone.
     async fn presence(&self, key: &RunKey) -> Result<RunPresence, Error> {
         match self.cache.name_of_owner(key) {
             Some(name) => {

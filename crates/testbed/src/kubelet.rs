@@ -2,7 +2,7 @@
 //!
 //! - *Admission.* The module rejects a pod (for example with reason `OutOfcpu`) if the pod's requests do not fit on the node. A
 //!   resize that does not fit waits (condition `PodResizePending`). KWOK cannot decide this, because its stages see only one
-//!   pod.
+//!   pod at a time.
 //! - *Start.* KWOK starts a pod when its condition `PodScheduled` is true. When the scheduler binds a pod, the API server sets
 //!   this condition, and the scheduler has checked that the pod fits. For a pod that was created with a node name, this module
 //!   sets the condition, if the pod fits.

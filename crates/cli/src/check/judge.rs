@@ -361,7 +361,7 @@ pub(super) fn storage_classes(classes: &[StorageClass]) -> Judged {
     ))
 }
 
-/// A placeholder can make additional requests only if Kubernetes can resize pods (B3).
+/// A placeholder reserves CPU and memory for later pods only if Kubernetes can resize pods (B3).
 pub(super) fn pods_resize(core: &APIResourceList) -> Judged {
     let resize = core.resources.iter().any(|it| it.name == "pods/resize");
     match resize {

@@ -38,8 +38,8 @@ pub(super) struct Lane {
     pub(super) is_cordoned: bool,
     /// The runs, ordered by namespace and name.
     pub(super) blocks: Vec<Block>,
-    /// CPU in thousandths that pods request that belong to no PipelineRun. Pods that the page does not watch, such as those of
-    /// other namespaces, do not count.
+    /// The CPU requests, in thousandths, of pods that belong to no PipelineRun. Pods that the page does not watch, such as those
+    /// of other namespaces, do not count.
     pub(super) others_milli_cpu: i128,
 }
 

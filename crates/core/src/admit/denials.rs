@@ -9,8 +9,8 @@
 //! Tekton runs `finally`, as after any failed task. The text for the TaskRun is in `reasons/admission.rs`.
 //!
 //! There are more denials. The planner denies a PipelineRun that it cannot parse (`pipeline_run.rs`). The webhook denies an
-//! invalid ConfigMap, and an object that is nested too deeply. The webhook also denies a child of a PipelineRun for now, if the
-//! PipelineRun's settings or claims depend on a Pipeline that Tekton has not stored yet. Tekton then creates the child later.
+//! invalid ConfigMap, and a PipelineRun that is nested too deeply. The webhook also denies a child of a PipelineRun for now, if
+//! the PipelineRun's settings or claims depend on a Pipeline that Tekton has not stored yet. Tekton then creates the child later.
 
 use std::collections::BTreeSet;
 

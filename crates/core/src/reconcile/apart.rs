@@ -25,8 +25,8 @@ pub(super) enum Fit {
     /// No node can reach all these volumes. The placeholder does not exist yet, and no pod shows yet which claims tasks need.
     Undecided(Conflict),
     /// No node can reach all these volumes, and the placeholder cannot leave out claims. There are three possible causes. One pod
-    /// needs both a claim that would be left out and another claim. Or the run is isolated, so all its pods must share a node. Or
-    /// the placeholder already has claims whose volumes no node can reach together.
+    /// needs both a claim that would be left out and another claim. Or the placeholder is isolated, so all its pods must share a
+    /// node. Or the placeholder already has claims whose volumes no node can reach together.
     Never(Conflict),
 }
 

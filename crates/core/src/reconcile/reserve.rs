@@ -151,7 +151,7 @@ impl<'a> Placed<'a> {
     /// the room of the largest of them. If no node has this room either, the next step depends on the volumes of the
     /// placeholder's claims:
     ///
-    /// - If only one node reaches one of the volumes, the placeholder asks for no room.
+    /// - If one of the volumes is reached by only one node, the placeholder asks for no room.
     /// - Otherwise, if some nodes do not reach all volumes, the placeholder asks for the room of the largest pod that uses one of
     ///   the claims. Other pods count only if they exist and wait.
     /// - If every node reaches the volumes, the requests stay as they are.

@@ -140,7 +140,7 @@ async fn b3_the_pod_is_created_with_the_first_size_that_the_api_server_accepts()
     assert_eq!(pods.len(), 3);
     assert!(!told.contains(&"ReservationRefused".to_owned()), "{told:?}");
     assert_eq!(told.len(), 1);
-    // Kubernetes before 1.33 cannot reduce the requests later. A manager without the right to ask cannot know if it can.
+    // Kubernetes before 1.33 cannot reduce the requests later. A manager without the right to ask does not know.
     let forbidden = status(403, "Forbidden", "forbidden: cannot get path /api/v1");
     for served in [serving("pods/status"), forbidden] {
         let (pods, told) = creating(served, |_| true).await;
