@@ -1,11 +1,11 @@
-# One image for one service, with nothing in it but its static binary:
+# Builds the image of one service. The image contains only the service's static binary:
 #   docker build --build-arg SERVICE=watcher --tag ghcr.io/tekton-coscheduler/watcher:0.1.0 .
 
 FROM rust:1.95.0-alpine3.22 AS build
-# The C compiler is for ring and for linking; what it is used for is pinned by Cargo.lock.
+# ring needs a C compiler, and so does the linking of the binary. The version of this package need not be pinned.
 # hadolint ignore=DL3018
 RUN apk add --no-cache build-base
-# The image's own toolchain is the pinned one, without the components that only developers need.
+# This image has the same version of Rust as rust-toolchain.toml, without the components that only developers need.
 ENV RUSTUP_TOOLCHAIN=1.95.0
 WORKDIR /source
 COPY Cargo.toml Cargo.lock ./
@@ -14,7 +14,7 @@ COPY deploy deploy
 COPY integration-tests integration-tests
 COPY proto proto
 ARG SERVICE
-# On Alpine a binary is linked with musl, statically; the last line makes sure of it.
+# On Alpine, cargo links a binary statically with musl. The last command fails if the binary needs a dynamic loader.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/source/target \
     cargo build --release --locked --package "${SERVICE}" --bin "${SERVICE}" \
@@ -28,6 +28,6 @@ LABEL org.opencontainers.image.title="${SERVICE}" \
       org.opencontainers.image.source="https://github.com/tekton-coscheduler/tekton-coscheduler" \
       org.opencontainers.image.licenses="Apache-2.0"
 COPY --from=build /service /service
-# Nobody in particular; the Deployments say the same.
+# An unprivileged user. The Deployments set the same user.
 USER 65532:65532
 ENTRYPOINT ["/service"]

@@ -41,7 +41,8 @@ impl Scene<'_> {
         answer.await?.accepted()
     }
 
-    /// Replaces the data of our ConfigMap.
+    /// Replaces the data of our ConfigMap. Key `placeholder-backend` gets the value of variable `TESTBED_PLACEHOLDERS`, if it is
+    /// set.
     ///
     /// # Errors
     ///

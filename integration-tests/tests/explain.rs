@@ -77,7 +77,7 @@ async fn explained(scene: &Scene<'_>, reason: &str) -> Outcome {
         let message = found["cause"]["message"].as_str().unwrap();
         assert_eq!(without_cordons(message), without_cordons(note));
         if OF_TASK_RUNS.contains(&reason) {
-            // Of two pods without room for both, either may wait.
+            // If there is room for only one of two pods, either pod may wait.
             let task_run = waiting_pod(&found).and_then(|pod| pod.strip_suffix("-pod"));
             let task_run = ("TaskRun", task_run.context("no pod waits")?);
             let of_task_run = scene.told_about(task_run, reason).await?;
@@ -357,7 +357,7 @@ async fn wait_for(scene: &Scene<'_>, cause: &str) -> Outcome {
         }
         "VolumeOutOfReach" => {
             claim(scene, LOCAL_STORAGE_CLASS, "ReadWriteOnce").await?;
-            // This pod decides the node of the volume. It is no node of the pool.
+            // The volume is created on the node of this pod, which is not in the pool.
             user_of_claim(scene).await?;
             scene.pool(1).await?;
             scene.submit(by_hand().in_pool_of(scene)).await?;

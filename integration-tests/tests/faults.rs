@@ -99,7 +99,7 @@ async fn befall(
 ) -> Outcome {
     let stack = scene.stack;
     for mode in MODES {
-        // After the fault before, a service may have lost its Lease on a busy machine, and starts again.
+        // On a busy machine, a service may have lost its Lease during the previous fault, and is perhaps starting again.
         look::until("a run is created before the fault", async || {
             let submitted = scene.submit(two_tasks("midst", mode).held("one")).await;
             match submitted.map_err(|error| format!("{error:#}")) {

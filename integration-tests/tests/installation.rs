@@ -508,7 +508,8 @@ async fn use_every_right(scene: &Scene<'_>) -> Outcome {
     scene.succeeds("unblocked").await?;
     scene.nothing_left_but(&[]).await?;
 
-    // Pods that find no room on their placeholder's node. For one, the placeholder moves; the other one is let go.
+    // Two runs with a pod that finds no room on its placeholder's node. In the first run, the placeholder moves. In the second
+    // run, the pod runs on another node.
     no_room(scene).await?;
     room_reserved(scene).await?;
 

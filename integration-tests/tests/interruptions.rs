@@ -194,9 +194,10 @@ async fn begin(scene: &Scene<'_>, step: Step) -> Outcome {
     Ok(())
 }
 
-/// Creates a node with room for the whole run and its placeholder, and a second node without. The second node is the emptier one,
-/// so the scheduler prefers it for a placeholder that has lost its reservation. It has room for task one, as otherwise the
-/// placeholder would prefer the first node by name, but not for task two, because a placeholder that waits asks for this much.
+/// Creates two nodes. Only the first one has room for the whole run and its placeholder. The second node is emptier, so the
+/// scheduler prefers it for a placeholder that has lost its reservation. The second node has room for task one: otherwise, the
+/// placeholder would prefer the first node by name. The second node has no room for task two, because a waiting placeholder
+/// requests that much.
 async fn two_nodes(scene: &Scene<'_>) -> Outcome {
     scene.pool_of(&[("8", 110), ("1500m", 110)]).await?;
     stranger(scene, &scene.pool_node(1), "3").await

@@ -198,7 +198,7 @@ async fn scenario(mut installation: Installation<'_>) -> Outcome {
     }
     installation.coschedules(true).await?;
     assert_eq!(installation.webhooks_with_rules().await?.len(), 4);
-    // The README waits in this way.
+    // This is the command with which README.md waits.
     let rules = "jsonpath={.webhooks[0].rules[0].operations[0]}=CREATE";
     let webhooks = "mutatingwebhookconfiguration";
     let wait = ["wait", webhooks, CONFIGURATION_NAME, "--for", rules];

@@ -42,7 +42,7 @@ const SIGNATURE: usize = 20_000;
 const REVIEWS: usize = 4;
 /// The time between two readings of the memory.
 const SAMPLE: Duration = Duration::from_millis(5);
-/// Has the memory limit of the webhook.
+/// The manifest that contains the memory limit of the webhook.
 const DEPLOYMENT: &str = include_str!("../../deploy/base/admission-webhook/deployment.yaml");
 
 /// The memory of each service ([`integration_tests::stack::Stack::memory`]).

@@ -133,7 +133,7 @@ fn p1_p6_v2_a_placeholder_is_a_pod_of_the_run_and_nothing_is_left_of_it() -> Out
     })
 }
 
-/// Also a placeholder that asks for room is created in its size and without the scheduling gate.
+/// Even a placeholder that reserves room is created with all its requests and without the scheduling gate.
 #[test]
 fn b3_a_placeholder_costs_two_writes_and_its_reservation_one() -> Outcome {
     with_pods(async |scene| {

@@ -212,7 +212,7 @@ fn b3_where_a_limit_range_forbids_all_the_placeholder_asks_for_the_largest_pod()
     })
 }
 
-/// The limits of a placeholder that asks for room are a little higher than its requests.
+/// The limits of a placeholder that reserves room are a little higher than its requests.
 #[test]
 fn b3_where_limits_may_not_exceed_requests_only_a_run_that_reserves_nothing_starts() -> Outcome {
     shared(async |scene| {
@@ -249,7 +249,8 @@ fn b3_if_every_resize_is_refused_a_run_starts_without_a_reservation_and_its_auth
         scene.pool_of(&[("8", 110)]).await?;
         let run = three("run", "pipelineruns").in_pool_of(&scene);
         scene.submit(run).await?;
-        // A placeholder that is a pod is created in its size. Its run ends before the placeholder has held the room for too long.
+        // A placeholder that is only a pod gets all its requests at its creation. Its run ends before the placeholder has held
+        // the room for too long.
         if !only_pods() {
             scene.told("run", "ReservationRefused").await?;
         }

@@ -19,8 +19,8 @@ use serde_json::Value;
 use crate::webhook::{Failure, Webhook, left, unavailable};
 
 impl Webhook {
-    /// A new run may name claims that were made for other runs. For each such other run: its group, and its annotation
-    /// [`VOLUME_CLAIM_TEMPLATES`] (V2a). Most new runs name no claim of another run.
+    /// A new run may name claims that were made for other runs (V2a). Returns annotation [`VOLUME_CLAIM_TEMPLATES`] of these
+    /// other runs. The key is the group of the other run. Most new runs name no claim of another run.
     pub(crate) async fn source_templates(
         &self,
         namespace: &str,

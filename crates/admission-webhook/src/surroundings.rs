@@ -26,7 +26,7 @@ use crate::cache::Cache;
 /// The longest wait for an object that is not in the cache yet, because it was created shortly before.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A new run may name claims of other runs. This is the most of these other runs that are read from the API server.
+/// A new run may name claims of other runs. At most this number of these other runs is read from the API server.
 const SOURCES: usize = 16;
 
 /// The annotations of a Pipeline or a Namespace that choose settings for its runs, and the annotation of a Namespace that limits

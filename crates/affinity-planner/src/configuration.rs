@@ -220,7 +220,7 @@ mod tests {
         check(&known, Mode::PipelineRuns, Some("workspaces"));
         known.update(sent(Mode::Workspaces, 13, None, 3));
         check(&known, Mode::Workspaces, Some("workspaces"));
-        // A replica that has never found Tekton's ConfigMap sends no version of it.
+        // A replica that has never found Tekton's ConfigMap sends no version of this ConfigMap.
         known.update(sent(Mode::Workspaces, 13, None, 14));
         known.update(sent(Mode::Workspaces, 13, Some("workspaces"), 0));
         check(&known, Mode::Workspaces, None);

@@ -35,7 +35,7 @@ pub const SERVICE: Service = Service {
     http_address: "127.0.0.1:9202",
 };
 
-/// The callers that each RPC accepts with mutual TLS. An operator may only read.
+/// With mutual TLS, each RPC accepts only these callers. An operator may only read.
 const CALLERS: Callers = &[
     ("AdmitPipelineRun", &["admission-webhook"]),
     ("AdmitRun", &["admission-webhook"]),

@@ -154,7 +154,7 @@ fn object_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Show the nodes with the number of PipelineRuns and placeholders on them, the room that placeholders hold, and the free room
+/// Show each node: its number of PipelineRuns and placeholders, the requests of placeholders, and the free CPU and memory
 ///
 /// Reads the nodes and the pods of all namespaces with the rights of the kubeconfig.
 #[derive(Debug, clap::Args)]
@@ -172,8 +172,9 @@ pub(crate) struct NodesArgs {
 
 /// Check that the cluster has what tekton-coscheduler needs, before or after its installation
 ///
-/// Reads Tekton's flag, the configuration, the webhooks, the Deployments, the nodes, the StorageClasses, the PriorityClasses and
-/// the API groups with the rights of the kubeconfig. Fails if a check fails.
+/// Reads Tekton's flag, the configuration, the webhooks, the Deployments, the nodes, the StorageClasses, the PriorityClasses,
+/// the API groups, the resources of API v1 and the user's own rights, with the rights of the kubeconfig. Fails if a check
+/// fails.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CheckArgs {
     /// Namespace of Tekton's ConfigMap feature-flags

@@ -1,4 +1,5 @@
-//! `check`: does the cluster have what tekton-coscheduler needs? Reads objects with the user's own rights, and changes none.
+//! `check`: checks that the cluster has what tekton-coscheduler needs. It reads objects with the user's own rights, and changes
+//! none.
 
 mod judge;
 
@@ -34,7 +35,7 @@ struct Report {
     checks: Vec<Finding>,
 }
 
-/// Makes all checks, and writes the findings. Fails if a check fails.
+/// Makes the checks, and writes the findings. Fails if a check fails.
 pub(crate) fn run(args: &CheckArgs) -> Result<(), Failure> {
     let report = crate::runtime()?.block_on(check(args))?;
     output::write(&report, args.output.output.as_ref())?;

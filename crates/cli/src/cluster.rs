@@ -15,7 +15,7 @@ use tower::util::MapErrLayer;
 use crate::args::{ClusterArgs, KubeconfigArgs};
 use crate::failure::{Failure, no_answer};
 
-/// The time limit of a connection to the API server.
+/// The time limit for connecting to the API server.
 const CONNECT: Duration = Duration::from_secs(10);
 
 /// The number of objects in a page of a list.
@@ -45,7 +45,7 @@ impl Cluster {
         let address = config.cluster_url.to_string();
         let client = ClientBuilder::try_from(config).context("failed to use the kubeconfig")?;
         let client = client.with_layer(&MapErrLayer::new(move |error: BoxError| {
-            // The client itself makes these errors, before it asks the API server.
+            // The client itself makes these errors, before it sends the request.
             if error.is::<kube::Error>() {
                 return error;
             }

@@ -25,7 +25,7 @@ use crate::server::Server;
 use answer::{ClaimStatus, Explanation};
 use causes::Facts;
 
-/// Events are read about at most this many objects that wait.
+/// Events are read about at most this many objects.
 const MOST_WAITING: usize = 10;
 
 /// Reads the run and its objects, and writes the answer.

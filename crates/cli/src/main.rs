@@ -1,5 +1,5 @@
 //! `kubectl coschedule`: shows the decisions of tekton-coscheduler. The program runs the same pure functions of `core` as the
-//! services, so it gives the same answers. It changes no object. It reads a cluster with the user's own rights.
+//! services, so it makes the same decisions. It changes no object. It reads a cluster with the user's own rights.
 //!
 //! One file for each subcommand makes an answer; module `output` writes the answer in the chosen format.
 

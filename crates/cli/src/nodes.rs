@@ -1,4 +1,4 @@
-//! `nodes`: the nodes with the PipelineRuns on them, and their room.
+//! `nodes`: the nodes, the PipelineRuns on them, the requests of placeholders, and the free CPU and memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ struct NodeStatus {
     free_memory: i128,
 }
 
-/// A pod, ordered by name.
+/// A pod. Pods are ordered by name.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct PodStatus {
@@ -62,7 +62,7 @@ struct PodStatus {
     memory: i128,
 }
 
-/// Reads the nodes and all their pods, and writes the answer.
+/// Reads the nodes and the pods on them that have not ended, and writes the answer.
 pub(crate) fn run(args: &NodesArgs) -> Result<(), Failure> {
     let answer = crate::runtime()?.block_on(read(args))?;
     output::write(&answer, args.output.output.as_ref())?;

@@ -1,4 +1,4 @@
-//! Writes an answer. All formats come from one struct, so they have the same facts.
+//! Writes an answer. All formats come from one struct. JSON and YAML show all facts; the other formats show a part of them.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -19,7 +19,7 @@ pub(crate) trait Answer: Serialize {
     fn names(&self) -> Vec<String>;
 }
 
-/// Writes an answer to standard output. Returns false if the reader of the output has ended.
+/// Writes an answer to standard output. Returns false if the reader has closed the pipe.
 pub(crate) fn write(answer: &impl Answer, format: Option<&Format>) -> anyhow::Result<bool> {
     let mut text = match format {
         None => answer.text(false),

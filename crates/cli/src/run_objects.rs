@@ -21,8 +21,8 @@ const MOST_PARENTS: usize = 8;
 /// The objects of a run.
 pub(crate) struct RunObjects {
     pub(crate) run: PipelineRun,
-    /// The topmost parent of a child run. `None` if the run has its own placeholders, or if the user is not allowed to read the
-    /// parent.
+    /// The topmost parent of a child run that could be read. `None` if the run has its own placeholders, or if its parent is
+    /// gone or the user is not allowed to read it.
     pub(crate) parent: Option<PipelineRun>,
     /// The run's pods, and the pods of the placeholders that they follow. `None` if the user is not allowed to read pods.
     pub(crate) pods: Option<Vec<Pod>>,

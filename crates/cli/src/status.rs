@@ -1,5 +1,5 @@
-//! `status`: the coscheduled PipelineRuns of the cluster with their nodes, and the causes for which they wait. It reads
-//! PipelineRuns and pods with the user's own rights.
+//! `status`: the coscheduled PipelineRuns of a namespace or of the cluster, with their nodes and the causes for which they
+//! wait. It reads PipelineRuns and pods with the user's own rights.
 
 mod answer;
 mod watch;

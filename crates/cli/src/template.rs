@@ -1,4 +1,4 @@
-//! The templates of `-o jsonpath=TEMPLATE`, as kubectl has them. Crate `jsonpath_rust` reads the paths and finds their values.
+//! The templates of `-o jsonpath=TEMPLATE`, similar to kubectl's. Crate `jsonpath_rust` reads the paths and finds their values.
 
 use std::mem;
 use std::str::FromStr;

@@ -1,5 +1,5 @@
-//! `ui`: a page with the nodes, the PipelineRuns on them, and the runs that wait. It reads nodes, PipelineRuns and pods with the
-//! user's own rights. Only programs on the same machine can reach the page.
+//! `ui`: a page with the nodes, the PipelineRuns on them, and the runs that wait. It reads nodes, PipelineRuns and pods with
+//! the user's own rights. Only programs on the same machine can reach the page.
 
 mod lanes;
 mod page;
@@ -196,7 +196,7 @@ impl Watched {
         }
     }
 
-    /// Waits for the next change of the page: of an object, or of the problem.
+    /// Waits until an object changes, a watch fails, or the page stops showing the last error.
     async fn note_change(&mut self) {
         let end = self.problem.as_ref().map(|(_, end)| *end);
         let ends = async {
@@ -258,8 +258,8 @@ async fn changes(
     Sse::new(versions).keep_alive(KeepAlive::default())
 }
 
-/// Refuses requests whose header `Host` names another host. Otherwise, a page of another server could read this page. For that,
-/// the DNS name of the other server would resolve to this machine (DNS rebinding).
+/// Refuses requests whose header `Host` names another host. Otherwise, a page of another server could read this page, if the
+/// DNS name of that server resolves to this machine (DNS rebinding).
 async fn guard(request: Request, next: Next) -> Response {
     if !is_for_this_machine(request.headers()) {
         let hosts = HOSTS.join(", ");

@@ -38,7 +38,7 @@ pub const SERVICE: Service = Service {
 /// The name of Tekton's ConfigMap with Tekton's own flags.
 const TEKTON_CONFIG_MAP: &str = "feature-flags";
 
-/// Who may call which RPC with mutual TLS. An operator may only read.
+/// With mutual TLS, each RPC accepts only these callers. An operator may only read.
 const CALLERS: Callers = &[
     ("CheckFlags", &["operator"]),
     ("GetConfig", &["operator"]),

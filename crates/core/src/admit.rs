@@ -1,7 +1,7 @@
 //! Admission of a new PipelineRun. Admission *pins* the run's mode, its group, the placeholder defaults and the known claims: it
-//! writes them into the run's annotations. The *group* is ten hex digits from which all names of the run's objects derive. If one
-//! placeholder serves the whole run, admission also replaces each `volumeClaimTemplate` by a claim whose name derives from the
-//! group.
+//! writes them into the run's annotations. The *group* is ten hex digits from which the names of the run's placeholders derive.
+//! In modes `pipelineruns` and `isolate-pipelinerun`, admission also replaces each `volumeClaimTemplate` by a claim whose name
+//! derives from the group.
 //!
 //! If Tekton creates the run as a child of another run, the child keeps the group of its parent. Every other run gets a new
 //! group, even if its author copied annotations with a group from another run.
@@ -138,10 +138,9 @@ pub struct RewrittenBinding {
 /// A volume source that replaces the author's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RewrittenSource {
-    /// `persistentVolumeClaim`: a claim with this name. The placeholder's controller creates the claim (V2).
+    /// `persistentVolumeClaim`: a claim with this name. The claim is created together with the placeholder (V2).
     Claim(String),
-    /// `volumeClaimTemplate`: this template. Only a copy of another run gets a template. It is the template of the other run
-    /// (V2a).
+    /// `volumeClaimTemplate`: this template. Only a copy of another run gets a template: that of the other run (V2a).
     Template(Value),
 }
 
@@ -163,19 +162,20 @@ impl RewrittenSource {
 ///
 /// - If Tekton creates the run as a child of a coscheduled run, the run uses the placeholders of its parent. A child never has a
 ///   placeholder of its own.
-/// - While Tekton's own flag is on, the run is adopted (B7) if three conditions hold: key `adopt-runs-in` contains the run's
-///   namespace; no PipelineRun is the run's controller; and the run has no label `tekton.dev/pipelineRunUID`.
+/// - While Tekton's own flag is on, the run is adopted (B7) if four conditions hold: the flag is a mode of Tekton; key
+///   `adopt-runs-in` contains the run's namespace; no PipelineRun is the run's controller; and the run has no label
+///   `tekton.dev/pipelineRunUID`.
 /// - The run is not coscheduled in four cases: `spec.managedBy` names another controller (M5); there has been no valid
 ///   configuration yet (M7); Tekton's own flag is on and the run is not adopted (M9); or the mode is `disabled`. In these cases,
 ///   admission pins nothing, and removes reserved annotations. The next item has the only exception.
-/// - If a Pipeline that a resolver fetches later may still choose another value, admission sets [`AWAITS_PIPELINE`], even if the
-///   mode is `disabled` (B1).
+/// - If a Pipeline that a resolver fetches later may still choose another value for a setting, admission sets
+///   [`AWAITS_PIPELINE`], even if the mode is `disabled` (B1).
 /// - In mode `workspaces`, admission pins mode, group, placeholder defaults and claims (M1, M8).
 /// - In modes `pipelineruns` and `isolate-pipelinerun`, admission also pins the `volumeClaimTemplate`s that it replaces by claims
 ///   (M3, M4, V2).
-/// - The run may be a copy of another run's stored object. If the copy still has the other run's annotations, or the other run is
-///   still stored, admission knows the templates of the other run's claims. From these templates, the copy gets claims of its own
-///   (V2a).
+/// - The run may be a copy of another run's stored object. If the copy still has the other run's annotations, or the other run
+///   still exists, admission knows the templates of the other run's claims. From these templates, the copy gets claims of its
+///   own (V2a).
 ///
 /// `tekton_controller` is the username of Tekton's controller, normally [`TEKTON_CONTROLLER`].
 ///

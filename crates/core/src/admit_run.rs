@@ -1,7 +1,8 @@
 //! Admission of a new TaskRun or CustomRun. Tekton has copied our annotations from the PipelineRun. Admission removes the
-//! reserved annotations, except the one that Tekton's pod builder reads. Into that annotation, admission writes the name of the
-//! placeholder that the run's pinned mode requires, even if Tekton wrote another name (M9). In mode `workspaces`, admission makes
-//! a TaskRun with more than one claim fail (M2). *Shared* claims tie no pod to a node, and do not count (V8).
+//! reserved annotations, except `pipeline.tekton.dev/affinity-assistant`, which Tekton's pod builder reads. Into this annotation,
+//! admission writes the name of the placeholder that the run's pinned mode requires, even if Tekton wrote another name (M9). In
+//! mode `workspaces`, admission makes a TaskRun with more than one claim fail (M2). *Shared* claims tie no pod to a node, and do
+//! not count (V8).
 
 mod bindings;
 
@@ -80,8 +81,8 @@ impl ChildRun {
     }
 
     /// True if the name of a claim contains a parameter (V9). Then admission needs the PipelineRun, even if Tekton can replace
-    /// the parameter: when the PipelineRun was created, admission perhaps did not know the name of the claim. In that case, only
-    /// the Pipeline in the PipelineRun's `status` shows whether the claim has a placeholder.
+    /// the parameter. When the PipelineRun was created, admission perhaps did not know the name of the claim. If so, only the
+    /// Pipeline in the PipelineRun's `status` shows whether the claim has a placeholder.
     pub fn names_claims_by_variables(&self) -> bool {
         self.claims.iter().any(|it| has_param(&it.claim_name))
     }
@@ -127,8 +128,8 @@ impl ChildRun {
         handed_on(annotations, group)
     }
 
-    /// The claims whose names have a parameter that the object does not set. The second part of each item is the claim's name
-    /// after the object's own parameters were replaced.
+    /// The claims whose names have a parameter that the object does not set. The second part of each item is the claim's name, in
+    /// which the object's own parameters are replaced by their values.
     fn unresolved(&self) -> impl Iterator<Item = (&BoundClaim, String)> {
         let names = self.claims.iter();
         names
@@ -176,15 +177,15 @@ pub struct ChildAdmission {
     pub events: Vec<Reason>,
 }
 
-/// Decides about a new TaskRun or CustomRun. It "gets a placeholder" if its annotation `pipeline.tekton.dev/affinity-assistant`
-/// gets the name of this placeholder.
+/// Decides about a new TaskRun or CustomRun. The object "gets a placeholder" if admission writes the placeholder's name into the
+/// object's annotation `pipeline.tekton.dev/affinity-assistant`.
 ///
 /// - If Tekton did not create the object for a PipelineRun, the object loses all reserved annotations.
 /// - If the PipelineRun is not coscheduled, the object keeps the annotation of Tekton's own assistant, and loses all other
 ///   reserved annotations.
 /// - In modes `pipelineruns` and `isolate-pipelinerun`, the object gets the placeholder that serves its task (M3).
-/// - In mode `workspaces`, the object gets the placeholder of its claim. It gets none if it uses no claim, or if its claim has no
-///   placeholder (M1, V9). If the object uses more than one claim, the result depends on its kind: a TaskRun
+/// - In mode `workspaces`, the object gets the placeholder of its claim. The object gets no placeholder if it uses no claim, or
+///   if its claim has no placeholder (M1, V9). If the object uses more than one claim, the result depends on its kind: a TaskRun
 ///   fails (M2), and a CustomRun gets no placeholder. Shared claims do not count (V8).
 /// - If Tekton's own assistant created the claims of the PipelineRun, and Tekton's own flag `coschedule` was set to `disabled`
 ///   later, Tekton expects claims with other names, which do not exist. Admission restores the right names (B7).
@@ -297,9 +298,9 @@ fn without(run: &ChildRun, unwanted: impl Fn(&str) -> bool) -> ChildAdmission {
     }
 }
 
-/// Decides by the claims that the object uses. Shared claims, and claims whose names still have a variable, do not count. If the
-/// object uses exactly one claim, and this claim is among `claims`, returns the placeholder of the claim. If the object is a
-/// TaskRun and uses more than one claim, returns the reason why the TaskRun must not run.
+/// The placeholder that the object gets in mode `workspaces`, or the reason why it must not run. Shared claims, and claims whose
+/// names still have a variable, do not count. If the object uses exactly one claim, and this claim is among `claims`, returns the
+/// placeholder of the claim. If the object is a TaskRun and uses more than one claim, returns the reason.
 fn of_claim(
     run: &ChildRun,
     renamed: &[BoundClaim],

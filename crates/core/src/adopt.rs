@@ -1,7 +1,7 @@
-//! Adopts runs for which Tekton's own affinity assistant creates the placeholders (B7). An operator who wants to turn Tekton's
-//! flag off first sets key [`ADOPT_RUNS_IN`]. While the flag is still on, admission then pins new runs in Tekton's mode, with the
-//! names that Tekton uses. It pins an existing run when somebody sets annotation [`ADOPTED`] on this run. When the flag is turned
-//! off later, new TaskRuns of the adopted runs still find their placeholder and their claims.
+//! Adopts runs for which Tekton's own affinity assistant creates the placeholders (B7). Before an operator turns off Tekton's
+//! flag, the operator sets key [`ADOPT_RUNS_IN`]. While the flag is still on, admission pins new runs in Tekton's mode, with the
+//! names that Tekton uses. Admission pins an existing run when somebody sets annotation [`ADOPTED`] on this run. When the flag is
+//! turned off later, new TaskRuns of the adopted runs still find their placeholder and their claims.
 
 use std::collections::BTreeMap;
 
@@ -50,8 +50,8 @@ pub fn adopts(configuration: &Configuration, run: &PipelineRun) -> Result<Mode, 
     if manager.is_some_and(|manager| manager != MANAGED_BY_TEKTON) {
         return Err("its spec.managedBy names another controller".to_owned());
     }
-    // Tekton copies all labels of the run into the selector of its placeholder. So the pod would have to keep the run's value of
-    // label `pipelineRunUID`, but the manager needs the run's uid there.
+    // Tekton copies all labels of the run into the selector of the placeholder's object. So the placeholder's pod would have to
+    // keep the run's value of label `pipelineRunUID`, but the manager needs the run's uid in this label.
     if run.labels.contains_key(PIPELINE_RUN_UID) {
         return Err(format!("it has label {PIPELINE_RUN_UID}"));
     }
@@ -239,7 +239,7 @@ mod tests {
         stored
     }
 
-    /// The names of the placeholders in the plan, each with the claims.
+    /// The names of the placeholders in the plan, each with the placeholder's claims.
     fn planned(run: &PipelineRun) -> BTreeMap<String, Vec<String>> {
         let plan = plan(run).unwrap();
         let specs = plan.action.placeholders().iter();

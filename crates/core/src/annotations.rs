@@ -12,7 +12,8 @@
 pub const PREFIX: &str = "coscheduler.dev/";
 
 /// The author's choice of a mode (B1), on a PipelineRun, on its Pipeline, or on its Namespace. People may write this key and the
-/// next three. An operator may also add [`ADOPTED`] to an existing run. People must not write any other key with our prefix.
+/// next three keys in this file. An operator may also add [`ADOPTED`] to an existing run. People must not write any other key
+/// with our prefix.
 pub const OVERRIDE: &str = "coscheduler.dev/coschedule";
 
 /// The author's choice of the nodes that placeholders prefer (B1, P4), on the same objects as [`OVERRIDE`].
@@ -87,9 +88,9 @@ pub const AWAITS_PIPELINE: &str = "coscheduler.dev/awaits-pipeline";
 /// An empty value adds no affinity. It only prevents Tekton from copying a Task's own annotation with this key.
 pub const TEKTON_AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 
-/// Tekton's own annotation on a PipelineRun. If its value is `"true"`, we delete the claims made from the run's
-/// `volumeClaimTemplate`s when the run is done, because Tekton does so only for its own assistant (V4; Tekton v1.12.0,
-/// `pkg/reconciler/pipelinerun/affinity_assistant.go`).
+/// Tekton's own annotation on a PipelineRun. If its value is `"true"`, the manager deletes, when the run is done, the claims that
+/// Tekton created from the run's `volumeClaimTemplate`s. Tekton itself deletes such claims only for its own assistant (V4; Tekton
+/// v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`).
 pub const TEKTON_AUTO_CLEANUP_PVC: &str = "tekton.dev/auto-cleanup-pvc";
 
 /// The annotations that admission writes on a new PipelineRun. Admission removes an author's values of these keys.

@@ -1,5 +1,5 @@
-//! Reads the flags of ConfigMap `coscheduler-config` into one valid [`Configuration`]. All violations are reported at once. An
-//! invalid value is never replaced by a default (M7).
+//! Reads the keys of ConfigMap `coscheduler-config` into one valid [`Configuration`]. All violations are reported at once. A
+//! default never replaces an invalid value (M7).
 
 mod backend;
 mod flags;
@@ -201,10 +201,11 @@ impl PlaceholderDefaults {
     }
 }
 
-/// The effect of the flags in a ConfigMap.
+/// The effect of the keys in a ConfigMap.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// The mode if `migration-phase` were `during`. `None` if the flags are not valid in that phase (M6).
+    /// The mode if `migration-phase` were `during`. `None` if the values of `coschedule` and `disable-affinity-assistant` are not
+    /// valid together in that phase (M6).
     pub during: Option<Mode>,
     /// The mode if `migration-phase` were `after`. `None` if the value of `coschedule` is not valid.
     pub after: Option<Mode>,

@@ -51,7 +51,7 @@ pub const HOSTNAME: &str = "kubernetes.io/hostname";
 
 /// Label [`PIPELINE`] as Tekton has set it, or will set it, on a run (V4). The value is the name of the Pipeline. If the run
 /// embeds its Pipeline, the value is the name of the run. `None` if a resolver fetches the Pipeline and Tekton has not labelled
-/// the run yet. Nobody knows the name then, and the placeholder must not wait for it.
+/// the run yet: the name is then unknown, and the placeholder must not wait for the name.
 pub(crate) fn pipeline(run: &PipelineRun) -> Option<(String, String)> {
     let name = run.pipeline_name.as_ref().filter(|name| !name.is_empty());
     let later = || label_value(name.unwrap_or(&run.name));

@@ -1,6 +1,6 @@
 //! This crate makes every decision about runs and placeholders. All decisions are pure functions.
 //!
-//! A service passes in the objects that it has seen, for example a PipelineRun and the flags. It gets back complete steps. The
+//! A service passes in the objects that it has seen, for example a PipelineRun and the flags, and gets back complete steps. The
 //! crate has no clock, network, randomness, async code or Kubernetes client. So the same input always gives the same result.
 
 pub mod violation;

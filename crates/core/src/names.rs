@@ -1,6 +1,6 @@
 //! The names of a run's objects. The names of placeholders and of their claim templates contain ten hex digits: the run's group,
 //! or a hash of the group and the name of a claim or workspace. Each run has a group of its own, so the objects of two runs do
-//! not get the same name (P7). A name from an author is changed if Kubernetes would refuse it (P8).
+//! not get the same name (P7). If Kubernetes would refuse a name from an author, this module changes the name (P8).
 //!
 //! This module also computes the names of claims that Tekton creates.
 
@@ -133,8 +133,8 @@ impl ClaimTemplateName {
     /// The name of the claim template for a workspace of the run with this group.
     ///
     /// A hash of `<group>/<workspace>` makes the name unique. The readable part is the author's `template_name`, as a DNS
-    /// label: capital letters become small letters, every other character that a DNS label must not have becomes `-`, and `-` at
-    /// either end is removed. It is cut if it is too long. If nothing is left, a fixed word takes its place.
+    /// label: it is cut if it is too long, capital letters become small letters, every other character that a DNS label must not
+    /// have becomes `-`, and `-` at either end is removed. If nothing is left, the readable part is `pvc`.
     pub fn derive(group: &Group, workspace: &str, template_name: Option<&str>) -> Self {
         let hash = hash(&format!("{group}/{workspace}"));
         let readable = dns_label(template_name.unwrap_or_default(), READABLE_LENGTH);
@@ -157,12 +157,12 @@ impl ClaimTemplateName {
     }
 }
 
-/// The name of a placeholder's pod. The controller of the placeholder gives its first pod this name.
+/// The name of a placeholder's pod. The controller of a placeholder gives this name to each pod of the placeholder.
 pub fn pod_name(placeholder: &str) -> String {
     format!("{placeholder}-0")
 }
 
-/// The name of the claim that the placeholder's controller creates from a placeholder's template: `<template>-<placeholder>-0`.
+/// The name of the claim that is created from a placeholder's claim template: `<template>-<placeholder>-0`.
 ///
 /// With binding mode `Immediate`, an external provisioner chooses the claim's zone from the claim's name: it hashes the part of
 /// this name that is the same in all claims of the placeholder. So all these claims are in one zone.

@@ -30,7 +30,7 @@ pub struct Observed {
     pub now: Timestamp,
     /// True if this replica holds the Lease. Only the holder moves placeholders and reports why runs wait.
     pub leads: bool,
-    /// True if a call of `Ensure` waits for the outcome.
+    /// True if a call of `Ensure` waits for the outcome of this reconcile.
     pub called: bool,
     /// The progress of the run.
     pub presence: RunPresence,
@@ -78,7 +78,7 @@ pub enum RunPresence {
     Gone,
 }
 
-/// The identity and the version of an object. A write can require that the object still has both.
+/// The identity and the version of an object. A write can require that the object still has this uid and this version.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObjectRef {
     /// `metadata.name`.
@@ -114,8 +114,8 @@ pub struct Placeholder {
     pub priority_class: Option<String>,
     /// True if its next pod starts with the scheduling gate [`GATE`](crate::reconcile::reserve::GATE).
     pub gated: bool,
-    /// True if its Kubernetes controller does not create pods yet. The manager creates the controller's object so right before it
-    /// deletes the only pod of a placeholder of [`Backend::Pod`].
+    /// True if its Kubernetes controller does not create pods yet. The manager creates the controller's object in this state,
+    /// right before it deletes the pod of a placeholder of [`Backend::Pod`].
     pub parked: bool,
     /// True if the Kubernetes controller that creates the placeholder's pods has observed the newest version of the object. The
     /// controller then creates the next pod from this version.
@@ -131,8 +131,8 @@ impl Placeholder {
         controller.map_or("", |controller| controller.name.as_str())
     }
 
-    /// The placeholder with the requests and the PriorityClass of its specification. The pod of a placeholder of [`Backend::Pod`]
-    /// does not show these: the manager changes its requests.
+    /// The placeholder with the requests and the PriorityClass of its specification. A placeholder of [`Backend::Pod`] needs
+    /// these, because the manager changes the requests of its pod, and [`Pod::to_placeholder`] reads no PriorityClass.
     pub fn as_planned(&self, spec: &PlaceholderSpec) -> Self {
         let mut own = self.clone();
         own.needs.requests = spec.requests();
@@ -203,8 +203,8 @@ impl Done {
     }
 }
 
-/// The time from `then` to `now`. Zero if `then` is later than `now`. This is possible, because the two times may come from the
-/// clocks of different machines.
+/// The time from `then` to `now`. Zero if `then` is later than `now`. (The two times may come from the clocks of different
+/// machines, so `then` may be later.)
 pub fn elapsed(then: Timestamp, now: Timestamp) -> Duration {
     now.duration_since(then).try_into().unwrap_or_default()
 }
@@ -228,8 +228,7 @@ impl Observed {
     }
 
     /// The claims of a placeholder, including the claims that its pod does not mount. If no node can reach the volumes of all
-    /// claims together, the placeholder may leave out some of the claims. The result does not contain the claims that it leaves
-    /// out.
+    /// claims together, the placeholder may leave out some of the claims. The result does not contain these claims.
     pub(crate) fn claims_of(&self, spec: &PlaceholderSpec, pod: &Pod) -> BTreeSet<String> {
         let all: BTreeSet<_> = pod.claims.iter().cloned().chain(spec.claims()).collect();
         &all - &left_out(self, spec)
@@ -258,8 +257,8 @@ impl Observed {
         tied.collect()
     }
 
-    /// The node that the term requires by a label of a storage driver: the label's value is the name of the only node that has
-    /// this value, for example `topology.topolvm.io/node`.
+    /// The node that the term requires by a label of a storage driver, such as `topology.topolvm.io/node`. The term names a node
+    /// if exactly one node has the label with this value, and the value is this node's name or its label [`HOSTNAME`].
     fn named_by_value<'a>(&self, term: &'a NodeTerm) -> Option<&'a str> {
         term.expressions.iter().find_map(|it| {
             let [value] = &it.values[..] else {
@@ -286,8 +285,7 @@ impl Observed {
         own.next()
     }
 
-    /// The pod with the name that this placeholder's pod has. The controller of the pod may be another object than the
-    /// placeholder's.
+    /// The pod with the name of this placeholder's pod. Another object than the placeholder's may be the controller of the pod.
     pub fn pod_named_for(&self, placeholder: &str) -> Option<&Arc<Pod>> {
         let mut pods = self.pods.values();
         pods.find(|pod| {
@@ -350,8 +348,8 @@ impl KnownClaim {
 /// Source: Kubernetes `pkg/volume/util/finalizer.go`, `PVCProtectionFinalizer`.
 pub const PROTECTION: &str = "kubernetes.io/pvc-protection";
 
-/// A condition that must last for some time before the manager acts on it. [`Observed::since`] says how long each condition has
-/// lasted so far.
+/// A condition that must last for some time before the manager acts on it. [`Observed::since`] contains the time that each
+/// condition has lasted so far.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Sight {
     /// The planned placeholder with this name does not exist.
@@ -367,7 +365,7 @@ pub enum Sight {
     /// The placeholder pod with this uid must leave its node. The placeholder has another PriorityClass for its next pod, but the
     /// controller that creates this pod has not observed the change.
     Raised(String),
-    /// The kubelet has not acted on the last resize of the pod with this uid, to these requests.
+    /// The bound placeholder pod with this uid and these requests has not given its room up yet.
     Resizing(String, String),
     /// The scheduler finds no node for the pod with this uid and these requests.
     Refused(String, String),
@@ -380,6 +378,6 @@ pub struct Answer {
     pub at: Timestamp,
     /// True if the run that the pod's label names is the controller of the pod's TaskRun.
     pub own: bool,
-    /// How often the manager has allowed this TaskRun to run without its placeholder.
+    /// The number of times that the manager has allowed this TaskRun to run without its placeholder.
     pub let_go: u32,
 }

@@ -192,7 +192,7 @@ fn adopted(annotations: &BTreeMap<String, String>) -> Option<String> {
     counts.then(|| annotations.get(ADOPTED).cloned().unwrap_or_default())
 }
 
-/// True if there is annotation [`SUBSETS`], and it counts. A child run does not have it.
+/// True if annotation [`SUBSETS`] exists and counts. A child run does not have this annotation.
 fn has_subsets(annotations: &BTreeMap<String, String>) -> bool {
     let schema = annotations.get(SCHEMA_VERSION);
     let counts = schema.is_some_and(|it| it == NEWEST_SCHEMA);

@@ -1,6 +1,6 @@
 //! Reads the tasks of a Pipeline: from `spec` of a Pipeline, or from `spec.pipelineSpec` or `status.pipelineSpec` of a run.
-//! Admission needs the workspaces of the tasks for a warning, and for the names of claims. It needs the order, the number and the
-//! contents of the tasks to estimate the requests of their pods. This module leaves out the parts that it cannot read.
+//! Admission needs the workspaces of the tasks for a warning, and for the names of claims. To estimate the requests of pods,
+//! admission needs the order, the number and the contents of the tasks. This module leaves out the parts that it cannot read.
 
 use std::collections::BTreeSet;
 

@@ -48,7 +48,8 @@ pub enum Action {
     /// Create each of these placeholders that does not exist. The list is not empty. An existing placeholder is never changed
     /// (P1).
     Ensure(Vec<PlaceholderSpec>),
-    /// Delete every object that was created for the run. Owner references with the run's uid identify these objects (P6).
+    /// Delete the run's placeholders, and the claims for which [`goes_with`](crate::reconcile::delete_claims::goes_with) is true.
+    /// Owner references with the run's uid identify these objects (P6).
     Release {
         /// The cause.
         cause: ReleaseCause,
@@ -77,8 +78,9 @@ pub enum ReleaseCause {
 /// Plans the placeholders of a run.
 ///
 /// # Errors
-/// If pinned annotations cannot be read: at least one violation for each of these annotations. Otherwise, all violations of two
-/// rules: each workspace with a pinned template exists and is bound to the template's claim; and the run has a name and a uid.
+/// If pinned annotations cannot be read: at least one violation for each of these annotations. Otherwise, all violations of these
+/// rules: the run has a name and a uid; each workspace with a pinned template exists; it is bound to the template's claim, or the
+/// run is adopted; and in an adopted run, the template's name is a DNS label.
 ///
 /// There is no error for a child run, or for a run that is pending, done or being deleted.
 pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {

@@ -1,7 +1,7 @@
-//! The reasons for decisions: code, severity and text of each. This module and its folder have the sentences of Events. Other
-//! modules fill in some parts of these sentences:
+//! The reasons for decisions, each with code, severity and text. This module and its folder contain the texts of Events. Other
+//! modules fill in some parts of these texts:
 //!
-//! - `volumes.rs`, `Conflict`: the nodes that reach each volume;
+//! - `plan.rs`: the pods that share a placeholder; `volumes.rs`, `Conflict`: the nodes that reach each volume;
 //! - `reconcile/requests.rs`: amounts of resources;
 //! - `reconcile/make_room.rs`: a waiting pod with its requests; `reconcile/reserve.rs`: the nodes that a placeholder is limited
 //!   to;
@@ -134,8 +134,8 @@ reason_codes! {
     PartOfPipelineRun: None,
     /// One placeholder serves all pods of the run, or of some of its tasks (M3, B1).
     CoschedulePipelineRun: None,
-    /// As [`CoschedulePipelineRun`](Self::CoschedulePipelineRun). Also, no other placeholder of the isolation scope may be on its
-    /// node (M4).
+    /// As [`CoschedulePipelineRun`](Self::CoschedulePipelineRun). Also, no other placeholder of the isolation scope may be on the
+    /// placeholder's node (M4).
     IsolatePipelineRun: None,
     /// One placeholder serves the pods that use one of the run's claims (M1).
     CoscheduleWorkspace: None,
@@ -223,7 +223,7 @@ reason_codes! {
     /// A pod waits for a resource that Kubernetes cannot resize, such as a GPU (N2). The pod's placeholder stays on its node,
     /// because no other node has enough of this resource.
     ResourceMissing: Some(Warning),
-    /// The run's placeholders asked the scheduler for other nodes as often as they may, and a pod still waits for room (N2).
+    /// The run's placeholders have left their nodes as often as allowed, and a pod still waits for room (N2).
     MovesExhausted: Some(Warning),
     /// No node can run a placeholder in `isolate-pipelinerun`. Other placeholders are on some or all of the nodes (N3).
     NoIsolatedNode: Some(Warning),

@@ -29,18 +29,18 @@ use reserve::{Place, Placed};
 /// The next steps for a run, and the messages to its author.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Decision {
-    /// The steps to take, in this order. Each is safe to repeat.
+    /// The steps to take, in this order. The manager may safely repeat each step.
     pub steps: Vec<Step>,
     /// The progress of the clean-up. Function `reconcile` always sets this field.
     pub released: Option<Released>,
-    /// The Events to publish. An Event that was published before is not published again.
+    /// The Events to publish. As long as a replica remembers the run, it publishes each Event only once.
     pub events: Vec<Reason>,
     /// The causes why TaskRuns of the run wait, for Events about these TaskRuns.
     pub of_task_runs: Vec<(OwnerReference, Reason)>,
     /// The reason why the run waits, for annotation `coscheduler.dev/blocked`. `Some(None)` removes the annotation. `None` leaves
     /// the annotation as it is.
     pub blocked: Option<Option<Reason>>,
-    /// Conditions that must last for some time before the manager acts on them.
+    /// The conditions that hold now and must last for some time before the manager acts on them.
     pub sights: BTreeSet<Sight>,
     /// The time of the next reconcile, if no watch reports a change before.
     pub again: Again,
@@ -61,7 +61,7 @@ pub enum Again {
 /// The progress of a clean-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// Nothing is left.
+    /// Nothing is left to delete.
     Done,
     /// Some objects still have to be deleted.
     InProgress,
@@ -78,9 +78,9 @@ pub enum Step {
     Create {
         /// Its specification.
         spec: Box<PlaceholderSpec>,
-        /// The requests to try for its pod, in this order, if its pod is created without the scheduling gate. The pod gets the
-        /// first requests that the API server accepts. If the API server accepts none, the pod gets the requests of the
-        /// specification. `None` if the specification alone decides on the pod.
+        /// If the manager creates the pod without the scheduling gate: the requests to try for the pod, in this order. The pod
+        /// gets the first requests that the API server accepts. If the API server accepts none, the pod gets the requests of
+        /// the specification. `None` if the pod is created as the specification says, with or without the gate.
         sizes: Option<Vec<Amounts>>,
     },
     /// Delete this placeholder and its pod.
@@ -106,8 +106,8 @@ pub enum Step {
         /// The nodes that may take the pod.
         place: Place,
         /// True if the placeholder had another pod before, and the manager knows no node to which the new pod must return. The
-        /// scheduler may have bound pods of the run to the node of the previous pod, and the watch may not have delivered these
-        /// pods yet. So the manager first asks the API server for such pods. If such pods exist, the gate stays.
+        /// scheduler may have bound pods of the run to the node of the previous pod, and the watch may not have reported these
+        /// bindings yet. So the manager first lists the pods. If the list shows such a new binding, the gate stays.
         unless_followed: bool,
     },
     /// Make the next pod of the placeholder with this name start with the scheduling gate.
@@ -116,7 +116,7 @@ pub enum Step {
     Start(String),
     /// Reduce the requests of a placeholder's pod.
     Shrink {
-        /// The pod. If the version is empty, any version of this pod is reduced.
+        /// The pod. If the version is empty, the manager reduces any version of this pod.
         pod: ObjectRef,
         /// The pod's new requests for CPU and memory.
         size: Amounts,
@@ -134,13 +134,14 @@ pub enum Step {
         /// The pod's node, if the cache does not have this node. The cache may be stale, so the manager first asks the API server
         /// for the node. If the node exists, the pod stays.
         unless_exists: Option<String>,
-        /// A placeholder that first gets PriorityClass [`EVACUATED_CLASS`](crate::pod_template::EVACUATED_CLASS), if this class
-        /// exists. After this change, the pod stays until the next reconcile. If the change fails, the pod is deleted at once.
+        /// The name of the placeholder whose next pod gets PriorityClass
+        /// [`EVACUATED_CLASS`](crate::pod_template::EVACUATED_CLASS), if this class exists. If the placeholder has a controller,
+        /// the pod stays until the next reconcile after this change. If the change fails, the pod is deleted at once.
         raise: Option<String>,
-        /// The record to write before the deletion, if the pod belongs to a placeholder whose record changes.
+        /// The new record of the pod's placeholder, to write before the deletion. `None` if no record changes.
         update: Option<Update>,
-        /// The specification of the placeholder, if this pod is all that the placeholder consists of ([`Backend::Pod`]). Before
-        /// the deletion, the placeholder then gets a controller, which creates the next pod and keeps the record.
+        /// The specification of the placeholder, if the placeholder is only this pod ([`Backend::Pod`]). Before the deletion, the
+        /// manager creates a controller for the placeholder. The controller creates the next pod, and its object has the record.
         control: Option<Box<PlaceholderSpec>>,
         /// The Event to publish afterwards.
         reason: Reason,
@@ -163,7 +164,7 @@ pub enum Step {
         task_run: OwnerReference,
         /// The name of the placeholder that the pod follows.
         placeholder: String,
-        /// How often the manager has taken this step for the TaskRun, this time included.
+        /// The number of times that the manager has taken this step for the TaskRun, including this time.
         times: u32,
         /// The Event to publish afterwards.
         reason: Reason,
@@ -179,7 +180,7 @@ pub enum Purpose {
     Open,
     /// To clean up, as `Release` requires.
     Release,
-    /// To move placeholders and pods. Only the leader takes such a step.
+    /// To move placeholders and pods, and to retry, start or resize placeholders. Only the leader takes such a step.
     Move,
 }
 
@@ -237,8 +238,8 @@ pub fn reconcile(observed: &Observed) -> Decision {
     decision
 }
 
-/// Completes the steps that delete the pod of a placeholder of [`Backend::Pod`]. Without a plan of the placeholder, the pod
-/// stays.
+/// Sets `control` in the steps that delete the pod of a placeholder of [`Backend::Pod`]. If there is no plan of the placeholder,
+/// removes the step, so that the pod stays.
 fn give_controllers(observed: &Observed, steps: &mut Vec<Step>) {
     steps.retain_mut(|step| {
         let Step::Evict { pod, control, .. } = step else {
@@ -284,8 +285,8 @@ impl Decision {
 }
 
 /// The greatest number of times that the placeholders of a run together leave their nodes because pods wait for room. The count
-/// begins anew when another pod of the run has ended. A placeholder that could not give up its reservation has the same limit:
-/// its pod is created again only while the placeholder's record has fewer moves.
+/// begins anew when another pod of the run has ended. The same number limits moves of a placeholder that could not give up its
+/// reservation: the manager deletes the placeholder's pod only while the placeholder's record has fewer moves than this.
 const MOVES: u32 = 5;
 
 /// The step that deletes a placeholder's pod, so that the scheduler chooses a node for the next pod. `record` is the

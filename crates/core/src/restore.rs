@@ -1,5 +1,5 @@
-//! Admission of an update of a PipelineRun. It restores everything that admission pinned when the run was created (M8). There is
-//! one exception: while the run is pending, annotation [`CLAIMS`] follows changes of the run's workspaces.
+//! Admission of an update of a PipelineRun. This module restores everything that admission pinned when the run was created (M8).
+//! There is one exception: while the run is pending, annotation [`CLAIMS`] follows changes of bindings and pod templates.
 //!
 //! This module denies no update, because Tekton itself updates PipelineRuns, and authors may apply their manifest again. The
 //! manifest differs from the stored run in the parts that admission wrote (V2a).
@@ -17,13 +17,13 @@ use crate::run_claims;
 
 /// Restores the pinned parts of `old` in its update `new`.
 ///
-/// - Pinned annotations keep their old values. Only annotation [`CLAIMS`] follows the bindings and the `podTemplate` while the
+/// - Pinned annotations keep their old values. Only annotation [`CLAIMS`] follows the bindings and the pod templates while the
 ///   run is pending. A pending run has no placeholder yet, and Tekton still allows changes of its bindings.
 /// - Bindings that admission wrote keep their old values.
 /// - Reserved annotations in `spec.taskRunSpecs` are removed, as for a new run.
 ///
-/// There is no warning if an update only brings back bindings of the author's manifest. This happens when the author applies the
-/// unchanged manifest again. Other changes that this function undoes cause a warning.
+/// There is no warning if an update only sets bindings back to those of the author's manifest. This happens when the author
+/// applies the unchanged manifest again. Other changes that this function undoes cause a warning.
 pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
     let mut warnings = in_tasks(new);
     let bindings = bindings(old, new, &mut warnings);
@@ -69,7 +69,7 @@ pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
 
 /// The new value of annotation [`CLAIMS`] of a pending run. When the run was created, admission may have known a claim from a
 /// Pipeline in the cluster. If the binding is unchanged and its claim is not known now, the pinned claim stays (V9). Shared
-/// claims stay shared, and no other claim becomes shared (V8).
+/// existing claims stay shared, and no other existing claim becomes shared (V8).
 fn claims(old: &PipelineRun, new: &PipelineRun) -> String {
     let mut claims = run_claims::of_run(new, None);
     let pinned = Pinned::read(&old.annotations).ok().flatten();

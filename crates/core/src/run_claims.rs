@@ -41,8 +41,8 @@ pub enum ClaimSource {
     Template(String),
 }
 
-/// The access modes of existing claims. The key is the claim's name. A claim without access modes does not exist, or nobody could
-/// read it.
+/// The access modes of existing claims. The key is the claim's name. The list is empty if the claim does not exist or could not
+/// be read.
 pub type AccessModes = BTreeMap<String, Vec<String>>;
 
 impl RunClaim {
@@ -127,7 +127,7 @@ pub(crate) fn of_volumes(run: &PipelineRun, catalog: Option<&Catalog>) -> RunCla
 }
 
 /// As [`of_volumes`], for an update of a pending run. Admission of an update does not read the Tasks of the cluster again. So the
-/// claims of these Tasks stay as admission found them when the run was created.
+/// pinned claims of these Tasks stay as they are.
 pub(crate) fn of_volumes_now(old: &PipelineRun, new: &PipelineRun) -> RunClaims {
     let own = of_volumes(old, None);
     let pinned = Pinned::read(&old.annotations).ok().flatten();
@@ -189,8 +189,7 @@ fn resolve(
     }
 }
 
-/// The claims pinned on a run, and the claims whose names admission did not know, because Tekton had not fetched the Pipeline yet
-/// (V9).
+/// The claims pinned on a run, and the claims whose names became known when Tekton had fetched the Pipeline (V9).
 pub(crate) fn known(run: &PipelineRun, pinned: &RunClaims) -> RunClaims {
     let mut claims = of_run(run, None);
     claims.retain(|workspace, _| awaited(run, pinned).any(|it| it == workspace));

@@ -41,13 +41,13 @@ pub struct Sizes(pub BTreeMap<String, TaskSize>);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TaskSize {
     /// The requests of one pod of the task. `None` if the requests are not known, or if they must not count. They must not count
-    /// if the task has `when`, or if `taskRunSpecs` gives it a node selector or an affinity.
+    /// if the task has `when`, or if `taskRunSpecs` gives it an affinity, or a node selector that the placeholder does not have.
     pub requests: Option<Amounts>,
     /// The number of pods of the task: one, or one for each combination of its matrix.
     pub pods: u32,
     /// The tasks that this task waits for. All of them belong to the same run.
     pub after: BTreeSet<String>,
-    /// True if it is a task of `finally`, which waits for all tasks outside `finally`.
+    /// True if it is a task of `finally`. Such a task waits for all tasks outside `finally`.
     pub finally: bool,
     /// True if it is a custom task. Tekton creates no pod for it, and the task may wait for a person's approval.
     pub custom: bool,
@@ -130,8 +130,8 @@ pub fn named_tasks(tasks: &[PipelineTask]) -> BTreeSet<&str> {
     names.collect()
 }
 
-/// Pins the sizes on a new run, if `admission` coschedules the run. If the annotation would be too long, it is an object without
-/// tasks.
+/// Pins the sizes on a new run, if `admission` coschedules the run. If the annotation would be longer than 64 KiB, its value is
+/// an object without tasks.
 pub fn pin(admission: &mut Admission, run: &PipelineRun, catalog: Option<&Catalog>) {
     let mode = admission.set_annotations.get(MODE);
     let Some(mode) = mode.and_then(|mode| mode.parse().ok()) else {

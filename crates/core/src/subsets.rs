@@ -1,11 +1,11 @@
 //! The subsets of a run's tasks that contradict each other about the node (B1). For example, some tasks of a multi-architecture
-//! build have node selector `kubernetes.io/arch: amd64` in `taskRunSpecs`, and others have `arm64`. No node can run both, so
-//! each subset has a placeholder of its own. Most runs have no such tasks, and then no subsets.
+//! build have node selector `kubernetes.io/arch: amd64` in `taskRunSpecs`, and others have `arm64`. No node can run both kinds of
+//! tasks, so each subset has a placeholder of its own. Most runs have no such tasks, and so no subsets.
 //!
 //! One subset is the *main* subset: its placeholder has the name of the placeholder for the whole run. The main subset has all
-//! tasks that do not contradict it. It also has all claims that tasks of more than one subset use. If a task uses one of these
-//! claims, the task belongs to the main subset, whatever its node selector is. The main placeholder then has to move to a node
-//! for this task (N2).
+//! tasks that do not contradict it. The main subset also has all claims that tasks of more than one subset use. If a task uses
+//! one of these claims, the task belongs to the main subset, whatever its node selector is. The main placeholder then has to move
+//! to a node for this task (N2). In mode `workspaces`, there is no main subset.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,14 +78,14 @@ impl Subset {
     }
 }
 
-/// The subset with this workspace.
+/// The key of the subset with this workspace.
 pub(crate) fn of_workspace<'a>(subsets: &'a Subsets, workspace: &str) -> &'a str {
     let mut others = subsets.iter();
     let own = others.find(|(_, subset)| subset.workspaces.contains(workspace));
     own.map_or(MAIN, |(key, _)| key)
 }
 
-/// The subset with this task.
+/// The key of the subset with this task.
 pub(crate) fn of_task<'a>(subsets: &'a Subsets, task: &str) -> &'a str {
     let mut others = subsets.iter();
     let own = others.find(|(_, subset)| subset.tasks.contains(task));
@@ -108,8 +108,8 @@ pub(crate) fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -
         true => contested(selectors.chain([&of_run])),
         false => selectors.flat_map(BTreeMap::keys).cloned().collect(),
     };
-    // If one placeholder serves the whole run, pods of several subsets may mount the claims that the run has outside of
-    // workspaces. So a run with these claims has no subsets.
+    // Pods of several subsets may mount the claims that the run has outside of workspaces. So a run with such claims has no
+    // subsets, except in mode `workspaces`.
     if contested.is_empty() || (is_whole && !run_claims::of_volumes(run, catalog).is_empty()) {
         return Subsets::new();
     }
@@ -122,7 +122,7 @@ pub(crate) fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -
     let is_selected = |name: &str| tasks.iter().any(|task| task.name == name);
     let all_selected = !known.is_empty() && known.iter().all(|task| is_selected(&task.name));
     let main = is_whole.then(|| {
-        // Tasks without a node selector have only the run's tolerations.
+        // The main subset also has the tasks without a node selector. Normally they have only the run's tolerations.
         let suits = |task: &&Selected<'_>| {
             let mut tolerations = task.tolerations.iter();
             let ordinary = tolerations.all(|it| own_tolerations.contains(it));
@@ -169,7 +169,7 @@ pub(crate) fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -
         subsets.insert(hash(&text.join(",")), subset);
     }
     // The main placeholder has to move between nodes if its tasks contradict each other, or if the tasks are not known and may
-    // use its claims. Then it takes no task's node selector.
+    // use its claims. Then the main placeholder takes no task's node selector.
     let kept: usize = members.iter().map(|(_, tasks)| tasks.len()).sum();
     let must_move = kept < candidates || (known.is_empty() && !claims.is_empty());
     if let (Some(main), false, false) = (main, must_move, subsets.is_empty()) {
@@ -192,8 +192,8 @@ pub(crate) fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -
 #[derive(Debug)]
 struct Selected<'a> {
     name: &'a str,
-    /// The node selector of its pods. It replaces the run's (Tekton v1.12.0, `pkg/apis/pipeline/pod/template.go`,
-    /// `MergePodTemplateWithDefault`).
+    /// The node selector of its pods. It replaces the node selector of the run (Tekton v1.12.0,
+    /// `pkg/apis/pipeline/pod/template.go`, `MergePodTemplateWithDefault`).
     selector: NodeSelector,
     /// The tolerations of its pods.
     tolerations: Vec<Value>,
@@ -236,7 +236,7 @@ fn contested<'a>(selectors: impl Iterator<Item = &'a NodeSelector>) -> BTreeSet<
     contested.map(|(key, _)| key.clone()).collect()
 }
 
-/// True if no node has the labels of both.
+/// True if no node can have the labels of both node selectors.
 fn contradict(one: &NodeSelector, other: &NodeSelector) -> bool {
     one.iter()
         .any(|(key, value)| other.get(key).is_some_and(|it| it != value))
@@ -287,8 +287,8 @@ impl Claim {
     }
 }
 
-/// Assigns each claim to the subset that has all tasks that use the claim. If no subset has all of them, and one placeholder
-/// serves a whole subset, removes these tasks from their subsets. Returns the assigned workspaces.
+/// Assigns each claim to the subset that has all tasks that use the claim. If no subset has all of them, and `is_whole` is true
+/// (the mode is not `workspaces`), moves these tasks to the main subset. Returns the assigned workspaces.
 fn assign(
     members: &mut [(NodeSelector, Vec<&Selected<'_>>)],
     claims: &[Claim],

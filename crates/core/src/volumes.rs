@@ -1,5 +1,5 @@
-//! Decides which existing claims a placeholder must not mount (V8), and which nodes reach the volumes of these claims (V8).
-//! Also finds out if one node can reach the volumes of all claims (V7).
+//! Decides which existing claims a placeholder must not mount, and which nodes reach the volumes of these claims (V8). Also finds
+//! out if one node can reach the volumes of all claims of the placeholder (V7).
 //!
 //! A plan contains only the names of existing claims. The decisions of this module need the claims and volumes themselves.
 
@@ -46,9 +46,9 @@ pub struct SeenVolume {
 pub struct Volumes {
     /// Existing claims that the placeholder must not mount, because only one pod at a time may use each of them (V8).
     pub unmounted: BTreeSet<String>,
-    /// For each of these claims whose volume has a node affinity: the terms of the volume. The placeholder's node must meet one
-    /// term of **each** list. The placeholder gets these terms as node affinity, because the scheduler checks only volumes that a
-    /// pod mounts.
+    /// For each `ReadWriteOncePod` claim whose volume has a node affinity: the terms of the volume. The placeholder's node must
+    /// meet one term of **each** list. The placeholder gets these terms as node affinity, because the scheduler checks only
+    /// volumes that a pod mounts.
     pub node_terms: Vec<Vec<NodeTerm>>,
 }
 
@@ -84,7 +84,8 @@ impl fmt::Display for Conflict {
     }
 }
 
-/// Makes the first two decisions of this module. `seen` has the existing claims of the placeholder.
+/// Decides which claims the placeholder must not mount, and which nodes reach their volumes. `seen` has the existing claims of
+/// the placeholder.
 pub fn volumes(spec: &PlaceholderSpec, seen: &[SeenClaim]) -> Volumes {
     let mounted: BTreeSet<&str> = spec.claim_names.iter().map(String::as_str).collect();
     let single_pod = || seen.iter().filter(|claim| claim.single_pod);
@@ -101,8 +102,8 @@ pub fn volumes(spec: &PlaceholderSpec, seen: &[SeenClaim]) -> Volumes {
     }
 }
 
-/// The claims whose volumes no node can reach together. `None` if one of `nodes`, or a new node with suitable name and labels,
-/// could reach all volumes.
+/// The claims whose volumes no node can reach together. `None` if one of `nodes`, or a new node with a suitable name and suitable
+/// labels, could reach all volumes.
 pub fn conflict(seen: &[SeenClaim], nodes: &Nodes) -> Option<Conflict> {
     let bound = limiting(seen);
     if bound.is_empty() {

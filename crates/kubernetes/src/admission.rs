@@ -66,7 +66,7 @@ fn apply(object: &mut Value, mutation: &Mutation) {
 ///
 /// There are two cases. If the TaskRun refers to a Task, the TaskRun gets a binding of a workspace that the Task does not
 /// declare. If the Task is embedded, this would not help, because Tekton treats each bound workspace of an embedded Task as
-/// declared. So the Task gets a declaration of a workspace that the TaskRun does not bind.
+/// declared. So the embedded Task gets a declaration of a workspace that the TaskRun does not bind.
 fn invalidate(spec: &mut Map<String, Value>, message: &str) {
     // Each retry would fail too.
     spec.remove("retries");

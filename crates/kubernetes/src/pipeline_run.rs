@@ -102,8 +102,8 @@ const STATUS: Parts = Fields(&[
     ("skippedTasks", Each(&Fields(&[("name", All)]))),
 ]);
 
-/// The parts of a PipelineRun that complete the names of claims of its TaskRuns (V9), and the settings that its Pipeline may have
-/// chosen (B1).
+/// The parts of a PipelineRun that contain the values of variables in the claim names of its TaskRuns (V9), and the settings
+/// that its Pipeline may have chosen (B1).
 const OWNER: Parts = Fields(&[
     (
         "metadata",

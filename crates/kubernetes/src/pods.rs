@@ -225,7 +225,7 @@ fn selector<'a>(term: &'a PodAffinityTerm, key: &str) -> Option<&'a str> {
     labels.get(key).map(String::as_str)
 }
 
-/// True if a container of the pod has ever started.
+/// True if a container of the pod is in state `running` or `terminated`.
 pub fn has_started(pod: &Pod) -> bool {
     pod.status.iter().any(|status| {
         let containers = [&status.init_container_statuses, &status.container_statuses];

@@ -213,8 +213,8 @@ impl Reconciler {
     }
 
     /// Sets the requests of a placeholder's pod to the first of `sizes` that the API server accepts, and then removes the pod's
-    /// scheduling gate. If the API server refuses all, for example because of a quota, the pod keeps the requests of its
-    /// template.
+    /// scheduling gate. If the API server refuses every size, for example because of a quota, the pod keeps the requests of its
+    /// template. If the pod is gone, does nothing.
     async fn open(
         &self,
         own: &Placeholder,
@@ -244,7 +244,7 @@ impl Reconciler {
         Ok(())
     }
 
-    /// True if the scheduler has bound a follower of the placeholder, and the observation does not show this binding yet.
+    /// True if the scheduler has bound a pod that follows the placeholder, and the observation does not show this binding yet.
     async fn is_followed(&self, observed: &Observed, own: &Placeholder) -> Result<bool, Error> {
         let known = observed.pods.values();
         let mut runs: BTreeSet<&str> = known.map(|pod| pod.run_uid.as_str()).collect();
@@ -310,7 +310,7 @@ impl Reconciler {
         let existing = brought(&claims);
         let mut seen = Vec::new();
         for name in spec.claims() {
-            // A claim that is made for the run does not always exist yet, so only the cache is asked.
+            // A claim that is made for the run does not always exist yet, so the API server is not asked.
             let look_up = existing.contains(name.as_str());
             seen.extend(self.claim((run.namespace.clone(), name), look_up).await?);
         }

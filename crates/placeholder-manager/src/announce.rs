@@ -75,7 +75,7 @@ impl Reconciler {
         let (namespace, now) = (run.namespace.as_str(), Timestamp::now());
         if let Some(event) = events::about(namespace, object, reason, SERVICE.name, now) {
             let is_new = self.requests.create_event(namespace, &event).await?;
-            // The metric counts causes of runs. The Event about a TaskRun repeats the cause of its run.
+            // The metric counts only Events about PipelineRuns. An Event about a TaskRun repeats the reason of its run.
             if is_new && object.uid == run.uid {
                 self.published.count(reason.code);
             }

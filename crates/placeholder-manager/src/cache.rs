@@ -1,6 +1,6 @@
-//! The cache of Kubernetes objects: coscheduled PipelineRuns, placeholders, pods of PipelineRuns, claims, volumes, nodes,
-//! ResourceQuotas, and Events about failures of placeholders and claims. The watches keep the cache up to date. The cache does no
-//! I/O.
+//! The cache of Kubernetes objects: coscheduled PipelineRuns, placeholders, pods of PipelineRuns and placeholders, claims,
+//! volumes, nodes, ResourceQuotas, and Events about failures of placeholders and claims. The watches keep the cache up to date.
+//! The cache does no I/O.
 
 mod children;
 mod claims;
@@ -71,8 +71,8 @@ pub(crate) struct KnownRun {
     pub planned: Arc<Planned>,
 }
 
-/// The cache. Each method takes the lock and releases it before it returns. Most methods that a watch calls return the runs
-/// that must be reconciled because of the change.
+/// The cache. No method that other modules call still holds the lock when it returns. The methods that a watch calls return the
+/// runs that must be reconciled because of the change.
 #[derive(Debug)]
 pub(crate) struct Cache {
     index: RwLock<Index>,
@@ -101,11 +101,11 @@ struct Index {
     users: HashMap<ObjectKey, HashSet<RunKey>>,
     /// For each run that has not ended: the names of its TaskRuns whose pods have ended.
     ended: HashMap<RunKey, BTreeSet<String>>,
-    /// Pods of runs, by the claims that they use.
+    /// Pods of runs and placeholders, by the claims that they use.
     pods_by_claim: HashMap<ObjectKey, HashSet<ObjectKey>>,
     /// Pods of placeholders, by run.
     placeholder_pods: HashMap<RunKey, HashSet<ObjectKey>>,
-    /// Pods of runs, by the nodes that they are bound to.
+    /// Pods of runs and placeholders, by the nodes that they are bound to.
     pods_by_node: HashMap<String, HashSet<ObjectKey>>,
 }
 

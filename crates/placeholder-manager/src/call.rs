@@ -1,6 +1,6 @@
 //! The calls `Ensure` and `Release`. A call contains only the namespace, name, uid and version of a run. The manager reads the
-//! run from its own cache. The manager refuses a call whose fields belong to different runs: the uid belongs to one run, but the
-//! namespace, name or version belongs to another run.
+//! run from its own cache. The manager refuses a call whose fields contradict each other: the run with this uid has another
+//! namespace or name, or the version belongs to another run.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const CATCH_UP: Duration = Duration::from_secs(2);
 pub(crate) enum Ensured {
     /// At least one placeholder was created.
     Created,
-    /// Every placeholder existed already.
+    /// No placeholder was created, and none is being deleted.
     Unchanged,
     /// The cache has a newer version of the run than the call names. The call created nothing.
     Superseded,
@@ -37,7 +37,7 @@ pub(crate) enum Ensured {
 ///
 /// # Errors
 ///
-/// - The fields of the call belong to different runs, or the watch has not delivered this version of the run yet.
+/// - The fields of the call contradict each other, or the watch has not delivered this version of the run yet.
 /// - The run cannot be planned.
 /// - An object of another owner has the placeholder's name, or the placeholder is being deleted.
 /// - No node reaches the volumes of the placeholder's claims.
@@ -87,7 +87,7 @@ pub(crate) async fn ensure(
 ///
 /// # Errors
 ///
-/// The fields of the call belong to different runs, the API server refuses a request, or the process is stopping.
+/// The fields of the call contradict each other, the API server refuses a request, or the process is stopping.
 pub(crate) async fn release(
     reconciler: &Reconciler,
     identity: &Identity,
@@ -98,7 +98,7 @@ pub(crate) async fn release(
 }
 
 /// Waits until the watch has delivered the run at version `identity.resource_version` or later, and returns the run. If the
-/// fields of the call belong to different runs, fails at once.
+/// fields of the call contradict each other, fails at once.
 async fn seen(cache: &Cache, identity: &Identity) -> Result<Arc<PipelineRun>, Error> {
     let not_seen = || Error::NotSeen {
         run: format!("{}/{}", identity.namespace, identity.name),
@@ -121,8 +121,8 @@ async fn seen(cache: &Cache, identity: &Identity) -> Result<Arc<PipelineRun>, Er
         .unwrap_or_else(|_| Err(not_seen()))
 }
 
-/// The run that a call names. `None` if the cache has no run with this uid. Fails if the fields of the call belong to different
-/// runs.
+/// The run that a call names. `None` if the cache has no run with this uid. Fails if the fields of the call contradict each
+/// other.
 fn known(cache: &Cache, identity: &Identity) -> Result<Option<Arc<PipelineRun>>, Error> {
     if let Some(other) = cache.run_at(&identity.resource_version)
         && other.uid != identity.uid

@@ -41,8 +41,8 @@ impl Reconciler {
         Ok(())
     }
 
-    /// Removes finalizer `pvc-protection` from these claims. A claim keeps the finalizer in two cases: a pod that has not
-    /// completed uses the claim (V4), or the claim has changed in the cache.
+    /// Removes finalizer `pvc-protection` from these claims. A claim keeps the finalizer in two cases: a pod that has neither
+    /// succeeded nor failed uses the claim (V4), or the claim has changed since the decision.
     pub(crate) async fn unprotect(
         &self,
         key: &RunKey,
@@ -112,8 +112,8 @@ impl Requests {
         }
     }
 
-    /// Removes `kubernetes.io/pvc-protection` from exactly this version of a claim. Returns the changed claim, or `None` if the
-    /// claim is gone.
+    /// Removes `kubernetes.io/pvc-protection` from exactly this version of a claim. Fails if the claim has another version.
+    /// Returns the changed claim, or `None` if the claim is gone.
     pub(crate) async fn unprotect(&self, claim: &KnownClaim) -> Result<Option<KnownClaim>, Error> {
         let (namespace, name) = (&claim.namespace, &claim.object.name);
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);

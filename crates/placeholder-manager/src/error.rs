@@ -60,7 +60,7 @@ pub enum Error {
         /// The reason, which names the claims (V7).
         reason: Reason,
     },
-    /// The caches have not listed everything yet, or the process is stopping.
+    /// The process is not ready yet, or is stopping.
     #[error("not ready: {missing}")]
     NotReady {
         /// The unmet conditions.

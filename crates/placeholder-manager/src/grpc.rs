@@ -48,7 +48,7 @@ impl Placeholders {
         Self { reconciler, health }
     }
 
-    /// Fails until the cache has listed all objects. Before that, the cluster would look empty.
+    /// Fails until the process is ready. Before that, the cache may lack objects that exist.
     fn ready(&self) -> Result<(), Error> {
         if self.health.is_ready() {
             return Ok(());

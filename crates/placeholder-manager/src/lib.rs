@@ -3,7 +3,7 @@
 //!
 //! `watch` writes each change of an object into the `cache` and, on the leader, pushes the affected runs into one queue. The
 //! `reconciler` takes a run from the queue, observes the run's objects, lets `core` decide, carries out the steps and publishes
-//! Events. All lasting state is in Kubernetes objects, so the service is ready as soon as the cache has listed these objects.
+//! Events. All lasting state is in Kubernetes objects, so the service is ready as soon as the watches have listed them.
 //!
 //! Every replica serves the calls `Ensure` and `Release`, and creates and deletes objects for these calls. Only the leader, which
 //! holds Lease `placeholder-manager`, reacts to changes of objects and moves placeholders.

@@ -36,7 +36,7 @@ impl Memory {
     }
 
     /// Remembers the conditions (`sights`) of this reconcile, and forgets conditions that have passed. Also forgets answers about
-    /// pods that no longer wait. If the clean-up of the run is complete, forgets the run.
+    /// pods that are gone or no longer wait. If the clean-up of the run is complete, forgets the run.
     pub(crate) fn keep(
         &self,
         run: &RunKey,
@@ -57,7 +57,7 @@ impl Memory {
         let waiting: HashMap<_, _> = pods
             .map(|pod| (&pod.object.uid, pod.unscheduled.is_some()))
             .collect();
-        // That a pod belongs to another run stays true, and counts as long as the pod exists.
+        // The answer that a pod belongs to another run stays valid as long as the pod exists, even if the pod no longer waits.
         of_run.answers.retain(|uid, answer| {
             let waits = waiting.get(uid);
             waits.is_some_and(|waits| *waits || !answer.own)

@@ -1,5 +1,5 @@
-//! A placeholder is a StatefulSet or a pod. Only this module of the service depends on this: it creates both, selects the
-//! StatefulSets to watch, and patches and deletes StatefulSets.
+//! A placeholder is a StatefulSet with one pod, or only a pod. This module creates both, selects the StatefulSets to watch, and
+//! patches and deletes StatefulSets. No other module of the service uses StatefulSets.
 
 mod adopt;
 
@@ -44,9 +44,10 @@ pub(crate) fn watched(client: &Client) -> (Api<StatefulSet>, watcher::Config) {
 }
 
 impl Requests {
-    /// Creates a placeholder of a run, and its claims. A placeholder that is only a pod gets the first of `sizes` that the API
-    /// server accepts. Returns the Events about refused sizes, or `None` if the run has this placeholder already. If Tekton's
-    /// assistant created the StatefulSet of an adopted run, takes over this StatefulSet (B7).
+    /// Creates a placeholder of a run, and first the claims that no StatefulSet controller creates for it. A placeholder that
+    /// is only a pod gets the first of `sizes` that the API server accepts. Returns the Events about refused sizes, or `None`
+    /// if the run has this placeholder already. If Tekton's assistant created the StatefulSet of an adopted run, takes over
+    /// this StatefulSet (B7).
     ///
     /// # Errors
     ///
@@ -99,8 +100,8 @@ impl Requests {
         Ok((false, found))
     }
 
-    /// Creates a placeholder that is only a pod. The StatefulSet controller would delete a pod that has ended, and create the pod
-    /// again: this function deletes such a pod, and the next try creates the pod.
+    /// Creates a placeholder that is only a pod, and first its claims. If this pod exists but has ended, this function deletes
+    /// it and fails, and the next try creates the pod. (The StatefulSet controller replaces an ended pod of its own.)
     async fn create_pod(
         &self,
         run: &PipelineRun,
@@ -142,7 +143,7 @@ impl Requests {
         }
     }
 
-    /// Reads the pod with the name that the placeholder's pod has. `None` if there is none.
+    /// Reads the pod that has the name of the placeholder's pod. `None` if this pod does not exist.
     async fn own_pod(&self, namespace: &str, placeholder: &str) -> Result<Option<Pod>, Error> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         let name = pod_name(placeholder);
@@ -152,8 +153,8 @@ impl Requests {
         Ok(found.items.into_iter().next())
     }
 
-    /// True if the pod still exists that once made up the placeholder alone. The watch does not show a pod that has ended, and the
-    /// StatefulSet controller does not delete it, because the run controls the pod. So this function deletes it.
+    /// True if the pod still exists that was the whole placeholder before the placeholder got a controller. If this pod has
+    /// ended, this function deletes it, because the StatefulSet controller does not delete a pod that the run controls.
     pub(crate) async fn has_old_pod(&self, own: &Placeholder) -> Result<bool, Error> {
         let found = self.own_pod(&own.namespace, &own.object.name).await?;
         let of_run = |pod: &Pod| {
@@ -174,7 +175,7 @@ impl Requests {
     ///
     /// # Errors
     ///
-    /// The API server refuses, or another StatefulSet has this name.
+    /// The API server refuses, or a StatefulSet with this name has another owner or is being deleted.
     pub(crate) async fn control(
         &self,
         run: &PipelineRun,
@@ -189,14 +190,15 @@ impl Requests {
         })
     }
 
-    /// Makes the StatefulSet of a parked placeholder create the placeholder's pod. Returns `None` if the placeholder is gone or
-    /// replaced.
+    /// Makes the StatefulSet of a parked placeholder (it has zero replicas) create the placeholder's pod. Returns `None` if the
+    /// placeholder is gone or replaced.
     pub(crate) async fn start(&self, own: &Placeholder) -> Result<Option<Placeholder>, Error> {
         self.patch(own, Patch::Merge(patch::start(own))).await
     }
 
-    /// Looks for the pod of an adopted placeholder whose pod is not known (B7). The placeholder's controller may have created the
-    /// pod from the object's old version, without our labels. If so, this function adds our labels to the pod.
+    /// Looks for the pod of an adopted placeholder in the API server (B7). The StatefulSet controller may have created the pod
+    /// from the old version of the StatefulSet, without our labels, so that no watch shows the pod. If so, this function adds
+    /// our labels.
     pub(crate) async fn find_adopted_pod(
         &self,
         run: &PipelineRun,

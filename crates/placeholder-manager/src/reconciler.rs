@@ -234,8 +234,9 @@ impl Reconciler {
         Ok(observed)
     }
 
-    /// Asks the API server whether a run that the cache does not know still needs its objects. Such a run may exist: the watch
-    /// may be late, the run's annotations may have been removed, or the run cannot be parsed.
+    /// Asks the API server if a run that the cache does not contain still needs its objects. Such a run may exist: the watch
+    /// may be late, somebody may have removed the run's annotations, or the run cannot be parsed. If no
+    /// placeholder or claim in the cache names the run in an owner reference, the run counts as gone.
     async fn presence(&self, key: &RunKey) -> Result<RunPresence, Error> {
         match self.cache.name_of_owner(key) {
             Some(name) => {

@@ -182,7 +182,7 @@ impl Watches<'_> {
 
     /// When the manager is ready, starts the watch of pods that have ended. A cluster may keep tens of thousands of such pods,
     /// and the API server needs long to send them. Meanwhile, tasks that ended before the manager started may count as tasks to
-    /// come, so a placeholder may ask for too much room.
+    /// come, so a placeholder may reserve too much room.
     fn spawn_ended_pods(&self, api: Api<PartialObjectMeta<Pod>>, config: watcher::Config) {
         const KIND: &str = "ended Pod";
         let reduce = self.queueing(

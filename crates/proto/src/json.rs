@@ -9,7 +9,7 @@ use serde_json::{Map, Number, Value};
 const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// The greatest depth of nested objects and lists on the wire. Decoders refuse more than 100 nested messages, and each level of
-/// JSON needs three nested messages.
+/// JSON needs up to three nested messages.
 pub const DEEPEST: usize = 28;
 
 /// The JSON path of a part of `value` that is nested deeper than [`DEEPEST`]. `None` if there is no such part.

@@ -14,7 +14,7 @@ mod generated {
     include!(concat!(env!("OUT_DIR"), "/contracts.rs"));
 }
 
-/// The contract of the config service.
+/// The contract of the config-service.
 pub use generated::coscheduler::config::v1 as config;
 /// The contract of the placeholder-manager.
 pub use generated::coscheduler::placeholder::v1 as placeholder;

@@ -1,7 +1,7 @@
-//! The gRPC client: channels to other services. A channel has several connections (`spread`). Each connects at its first call,
-//! and is replaced when it is dead. The channel retries a call made with [`request`] while [`is_retryable`] is true for its
-//! status, until the deadline of the call. A budget limits the retries of all calls on the channel. Other calls and all streams
-//! are sent once.
+//! The gRPC client: channels to other services. A channel has several connections (`spread`). Each connection opens at its
+//! first call, and a new connection replaces a dead one. The channel retries a call made with [`request`] while
+//! [`is_retryable`] is true for the call's status, until the call's deadline. A budget limits the retries of all calls on the
+//! channel. Other calls and all streams are sent once.
 
 mod call;
 mod retry;
@@ -30,8 +30,8 @@ use spread::Spread;
 /// The time limit for a new connection. It is short, because a replica on a dead node does not answer, and Kubernetes needs a
 /// while to remove its endpoint.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// If a connection is silent for the sum of these two times (7 s), it is replaced. An admission may take 9 s, so it can be
-/// retried on the new connection.
+/// After `KEEPALIVE_INTERVAL` and `KEEPALIVE_TIMEOUT` (7 s) without data, a connection is replaced. An admission may take 9 s,
+/// so there is time to retry it on the new connection.
 pub(crate) const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(4);
 pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -42,13 +42,14 @@ pub(crate) const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(3);
 /// There is no retry after the deadline. If the server asks for a delay (`RetryInfo`), the retry waits for this delay in
 /// addition.
 ///
-/// All retries of a channel share a budget of 50 retries per second, plus one retry for every five calls. Unused retries add up
-/// to at most 50. If the budget is empty, retries wait. So callers do not overload a service that recovers. Calls made without
-/// [`request`], and all streams, are sent once.
+/// All retries of a channel share a budget of 50 retries per second, plus one retry for every five calls made with [`request`].
+/// Unused retries add up to at most 50. If the budget is empty, retries wait. So callers do not overload a service that
+/// recovers. Calls made without [`request`], and all streams, are sent once.
 pub type Channel = BoxCloneSyncService<HttpRequest<Body>, HttpResponse<Body>, Status>;
 
-/// A channel to `address` (`HOST:PORT`) for `process`, with mutual TLS if `process` has certificates. The user agent is the name
-/// and version of `process`, and its metrics count the calls. If a connection breaks or stays silent, the channel replaces it.
+/// A channel to `address` (`HOST:PORT`) for `process`, with mutual TLS if `process` has certificates. The user agent is the
+/// name and version of `process`, and its metrics count the calls. If a connection breaks or stays silent, the channel replaces
+/// it.
 ///
 /// # Errors
 /// `address` is not a host with a port.
@@ -125,8 +126,8 @@ struct Retry;
 #[derive(Clone, Copy, Debug)]
 struct Repeatable(Deadline);
 
-/// True if the same call may succeed later: the server was unreachable, overloaded or too slow, or the connection broke. Each
-/// of our RPCs may be repeated, so this includes calls with an unknown outcome.
+/// True if the same call may succeed later: the server was unreachable, overloaded or too slow, or aborted the call, or the
+/// connection broke. Each of our RPCs may be repeated, so this includes calls with an unknown outcome.
 pub fn is_retryable(status: &Status) -> bool {
     match status.code() {
         Code::Unavailable | Code::DeadlineExceeded | Code::ResourceExhausted | Code::Aborted => {

@@ -18,10 +18,11 @@ use tracing::{error, info, warn};
 use crate::tls::Tls;
 use crate::{Condition, GrpcServices, Health, Metrics, ProcessArgs, Service, http};
 
-/// How long RPCs and graceful tasks may take after the process begins to stop. This is less than the 30 s that Kubernetes gives a
-/// pod by default.
+/// How long RPCs and graceful tasks may take after the process begins to stop. This is less than the 30 s that Kubernetes gives
+/// a pod by default.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long the loops, and then the HTTP server, may take after that. A loop only has to reach its next await.
+/// After that, the loops have this time to end, and then the HTTP server has this time. A loop only has to reach its next
+/// await.
 const LAST_GRACE: Duration = Duration::from_secs(1);
 
 /// The service's handle of its running process. Clones are handles of the same process.

@@ -3,7 +3,8 @@
 //! Only one task at a time works on a key:
 //!
 //! - If a key is pushed while it already waits in the queue, the queue still contains it only once.
-//! - If a key is pushed while a task works on it, the key goes to the end of the queue when the task ends, also after a failure.
+//! - If a key is pushed while a task works on it, the key goes to the end of its namespace's line when the task ends, also
+//!   after a failure.
 //! - If the work fails, the queue retries it with exponential backoff and jitter until it succeeds.
 //!
 //! Namespaces take turns (module `turns`).
@@ -53,7 +54,7 @@ pub enum Outcome {
 /// The concurrency and the backoff of a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The number of keys that are worked on at the same time.
+    /// The greatest number of keys that are worked on at the same time.
     pub concurrency: usize,
     /// The first backoff of a failing key. Each further backoff is twice as long. Jitter makes each backoff longer, at most
     /// twice as long.

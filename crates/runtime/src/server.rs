@@ -41,11 +41,12 @@ pub use deadline::Deadline;
 use shed::Limit;
 
 /// The largest message that a service accepts, in bytes: `.max_decoding_message_size(MAX_MESSAGE_BYTES)` on its server. The
-/// server answers a larger message with `OUT_OF_RANGE`. This limit is more than twice the largest object that etcd stores.
+/// server answers a larger message with `OUT_OF_RANGE`. This limit is more than twice etcd's default limit for a request (1.5
+/// MiB).
 pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
-/// The server asks a client to reconnect after this time, so that a new replica behind a Service soon gets its share of the calls
-/// (B9). RPCs and streams in progress continue on the old connection.
+/// The server asks a client to reconnect after this time, so that a new replica behind a Service soon gets its share of the
+/// calls (B9). RPCs and streams in progress continue on the old connection.
 const MAX_CONNECTION_AGE: Duration = Duration::from_secs(8);
 /// A server sends an HTTP/2 ping on a connection that is silent for this time.
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(30);

@@ -93,8 +93,8 @@ impl Telemetry {
 }
 
 impl Export {
-    /// Reads OpenTelemetry's variables. Differences to its specification: if neither an endpoint nor an exporter is set,
-    /// there is no export; the only protocol is `grpc`; the exporter is `otlp` or `none`.
+    /// Reads OpenTelemetry's variables. There are three differences from OpenTelemetry's specification. If neither an endpoint
+    /// nor an exporter is set, there is no export. The only protocol is `grpc`. The exporter is `otlp` or `none`.
     fn of(variable: impl Fn(&str) -> Option<String>) -> Self {
         let given = |name: &str| variable(name).filter(|value| !value.is_empty());
         if given("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {

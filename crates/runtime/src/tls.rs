@@ -2,8 +2,9 @@
 //! signed. The server learns the name of its caller from the caller's certificate. The client checks that the server's
 //! certificate is valid for the host that it calls.
 //!
-//! The process reads its certificates at each handshake, so new certificates need no restart. Handshakes are rare: a channel has
-//! a few connections, and each lasts seconds. TLS sessions are not resumed, so an expired certificate opens no connection.
+//! The process reads its certificates at each handshake, so new certificates need no restart. This costs little: a channel has
+//! twelve connections, and normally each of them lasts at least eight seconds. TLS sessions are not resumed, so an expired
+//! certificate opens no connection.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -41,8 +42,8 @@ const CA: &str = "ca.crt";
 pub(crate) struct Tls {
     dir: Arc<Path>,
     /// The end of the first DNS name of each certificate of the installation, for example `.coscheduler-system.svc` in
-    /// `watcher.coscheduler-system.svc`. A certificate whose first DNS name has another end does not name a caller. So the CA may
-    /// also sign certificates for other programs.
+    /// `watcher.coscheduler-system.svc`. A certificate whose first DNS name has another end does not name a caller. So the CA
+    /// may also sign certificates for other programs.
     domain: Arc<str>,
 }
 
@@ -177,8 +178,8 @@ impl Tls {
         Ok(TokioIo::new(connector.connect(name, connection).await?))
     }
 
-    /// The name of the process that shows `certificate`: `watcher` for `watcher.coscheduler-system.svc`. `None` for a certificate
-    /// that is not of this installation.
+    /// The name of the process that shows `certificate`: `watcher` for `watcher.coscheduler-system.svc`. `None` for a
+    /// certificate that is not of this installation.
     pub(crate) fn name_in(&self, certificate: &CertificateDer<'_>) -> Option<String> {
         let mut name = first_dns_name(certificate)?;
         let process = name.strip_suffix(&*self.domain)?.len();

@@ -49,8 +49,8 @@ impl TestBed {
     /// before this function.
     ///
     /// # Errors
-    /// A program cannot be built, or a component ends early or is not ready in time. If a component ended, the error contains the
-    /// end of its log.
+    /// A program cannot be built, or a component ends early or is not ready in time. If a component ended, the error contains
+    /// the end of its log.
     pub async fn start(config: Config) -> Result<Self> {
         let folder = match &config.folder {
             Some(folder) => std::path::absolute(folder)
@@ -252,8 +252,8 @@ impl TestBed {
         checked
     }
 
-    /// Lets the bed run after this process has ended. The kubelets run inside this process, so they end with it: before this
-    /// call, start another process in [`TestBed::processes`] that runs [`kubelets`](crate::kubelets).
+    /// Lets the bed run after this process has ended. The kubelets, which run inside this process, end at this call. So before
+    /// this call, start another process in [`TestBed::processes`] that runs [`kubelets`](crate::kubelets).
     ///
     /// # Errors
     /// The guardian of the bed's processes is gone. The bed is then ended.

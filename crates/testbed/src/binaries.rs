@@ -1,6 +1,6 @@
-//! Builds the programs of test beds. The name of the programs' folder is a digest of the pinned modules, the build flags and the
-//! names of the copied files. Each file gets its final name only when it is complete. So after an interruption, the next build
-//! makes only the missing files. Few beds need Karpenter, so its program is in another folder.
+//! Builds the programs of test beds. The name of the programs' folder is a digest of the pinned modules, the build flags and
+//! the names of the copied files. Each file gets its final name only when it is complete. So after an interruption, the next
+//! build makes only the missing files. Few beds need Karpenter, so its program is in another folder.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -104,7 +104,7 @@ pub fn default_folder() -> Result<PathBuf> {
 }
 
 /// Builds the programs of the control plane that are missing in `folder`. Only one process builds at a time; others wait for
-/// it. If no program is missing, neither `go` nor the network is needed.
+/// it. If no program and no copied file is missing, neither `go` nor the network is needed.
 ///
 /// # Errors
 /// `go` is missing (the message names the required version), a build fails, or an environment variable chooses an unknown
@@ -224,8 +224,8 @@ impl Build {
         Ok(())
     }
 
-    /// Builds programs of one module together, because the linker keeps only one processor busy. So `go` compiles the packages of
-    /// one program while it links another.
+    /// Builds programs of one module together, because the linker keeps only one processor busy. So `go` compiles the packages
+    /// of one program while it links another.
     fn of_module(&self, module: &str, programs: &[&Program]) -> Result<()> {
         // The folder has the process id in its name, because the compiler of a build that was killed may still write its own
         // unfinished files.
@@ -284,7 +284,7 @@ pub(crate) fn hex_digest(parts: &[&[u8]], length: usize) -> String {
     digits.chars().take(length).collect()
 }
 
-/// A digest of all inputs of the build.
+/// A digest of the pinned modules, the flags of the build, and the names of the copied files.
 fn key(part: &Part, sources: &Sources, stamp: &str) -> Result<String> {
     let mut parts = vec![
         COMPILER_FLAGS.as_bytes().to_vec(),

@@ -156,8 +156,8 @@ pub(crate) async fn wait_for_api_server(site: &Site, client: &Client) -> Result<
 /// Starts the controller manager and the scheduler, without waiting for them.
 pub(crate) fn start_controllers(site: &Site, config: &Config) -> Result<()> {
     let credentials = &site.credentials;
-    // A new node of Karpenter has a taint with effect NoExecute until it is registered. If kube-controller-manager is slow, it
-    // still knows the taint when the scheduler binds the first pod, and deletes this pod (kubernetes/kubernetes#139992).
+    // A new node of Karpenter has a taint with effect NoExecute until it is registered. If kube-controller-manager sees late
+    // that the taint is gone, it deletes the first pod that the scheduler binds to the node (kubernetes/kubernetes#139992).
     let controllers = if config.karpenter {
         "*,-taint-eviction-controller"
     } else {

@@ -1,7 +1,7 @@
 //! Karpenter with its KWOK provider adds nodes for pods that fit on no node. It creates Node objects, and the bed's KWOK
 //! simulates these nodes like all others.
 //!
-//! Karpenter's process listens on all interfaces, because it has no setting for the address. Its ports are any free ports.
+//! Karpenter's process listens on all interfaces, because it has no setting for the address. It uses any free ports.
 
 use std::fs;
 use std::time::Duration;

@@ -1,14 +1,14 @@
-//! Simulates the parts of a kubelet that KWOK lacks.
+//! Simulates three functions of a kubelet that KWOK lacks.
 //!
-//! One part must know all pods of a node, but the stages of KWOK see only one pod at a time. A pod is rejected (for example
-//! with reason `OutOfcpu`) if its node has no room for it, and a resize without room waits (condition `PodResizePending`).
-//!
-//! KWOK starts a pod when its condition `PodScheduled` is true. When the scheduler binds a pod, the API server sets this
-//! condition, and the scheduler has checked the room. For a pod that was created with a node name, this module sets the
-//! condition, if there is room.
-//!
-//! A pod that is deleted ends here too, unless a TaskRun owns it or it has completed. KWOK would delete it by its name, and
-//! sometimes twice (after each change of its node). The second request then deletes the next pod of the same name.
+//! - *Admission.* The module rejects a pod (for example with reason `OutOfcpu`) if the pod's requests do not fit on the node. A
+//!   resize that does not fit waits (condition `PodResizePending`). KWOK cannot decide this, because its stages see only one
+//!   pod at a time.
+//! - *Start.* KWOK starts a pod when its condition `PodScheduled` is true. When the scheduler binds a pod, the API server sets
+//!   this condition, and the scheduler has checked that the pod fits. For a pod that was created with a node name, this module
+//!   sets the condition, if the pod fits.
+//! - *End.* The module ends a deleted pod, unless a TaskRun owns the pod or the pod has completed. KWOK would delete the pod by
+//!   its name, and sometimes twice (after each change of its node). The second request would delete the next pod of the same
+//!   name.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -34,7 +34,8 @@ mod room;
 
 use room::{Room, Shortage};
 
-/// The name before `/` is KWOK's, because both together simulate the kubelets. The benchmark counts requests by this name.
+/// The name before `/` is KWOK's, because KWOK and this module together simulate the kubelets. The benchmark counts requests by
+/// this name.
 const USER_AGENT_OF_KUBELETS: HeaderValue = HeaderValue::from_static("kwok/kubelets");
 
 /// The pause before a failed patch is sent again.
@@ -152,11 +153,11 @@ struct Kubelets {
 struct Kubelet {
     /// `None` while the node is not known.
     room: Option<Room>,
-    /// True if Kubernetes says that the kubelet does not answer. It then decides nothing.
+    /// True if condition `Ready` of the node is `Unknown`. Then this kubelet decides nothing.
     silent: bool,
     /// The pods that wait until the node is known, and the pods whose resize waits, by uid.
     waiting: BTreeMap<String, Pod>,
-    /// The pods of a list that is still incomplete, because the watch delivers its pods one by one, by uid.
+    /// The pods of an incomplete list, by uid. The watch delivers the pods of a list one by one.
     listed: BTreeMap<String, Pod>,
 }
 
@@ -245,7 +246,7 @@ impl Kubelet {
     }
 }
 
-/// True if the node controller of Kubernetes has not heard of the kubelet for its grace period.
+/// True if the node controller of Kubernetes has not heard from the kubelet for its grace period.
 fn is_silent(node: &Node) -> bool {
     let status = node.status.as_ref();
     let mut conditions = status
@@ -351,7 +352,7 @@ async fn tell(client: Client, pod: Pod, verdict: Verdict) -> Result<()> {
     }
 }
 
-/// The status that says this decision. `None` if the pod has ended.
+/// The status with this decision. `None` for [`Verdict::Ended`].
 fn status(pod: &Pod, verdict: &Verdict) -> Option<Value> {
     let generation = pod.metadata.generation;
     let condition = |name: &str| {

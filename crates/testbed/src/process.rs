@@ -21,9 +21,9 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
 use member::{Member, cpu_seconds, pid, tail};
 
-/// The guardian's script. `$1` is the members' process group, and `$2` is the folder to remove at the end. If the owner writes a
-/// line `stay` to the pipe, the guardian ends the group only when the folder contains a file `down`, and not at the end of the
-/// pipe.
+/// The guardian's script. `$1` is the members' process group, and `$2` is the folder to remove at the end. If the owner writes
+/// a line `stay` to the pipe, the guardian ends the group only when the folder contains a file `down`, and not at the end of
+/// the pipe.
 const GUARDIAN: &str = include_str!("guardian.sh");
 
 /// How long the guardian may take to end the group. After this time, the owner ends it.
@@ -31,7 +31,7 @@ const GUARDIAN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A group of processes that ends with its owner, however the owner ends.
 ///
-/// Dropping the group ends it too, and waits for its end, which takes a moment, and never much longer than ten seconds.
+/// Dropping the group ends it too, and waits for its end. This normally takes a moment, and at most about ten seconds.
 #[derive(Debug)]
 pub struct ProcessGroup {
     folder: PathBuf,
@@ -129,7 +129,7 @@ impl ProcessGroup {
         Ok(())
     }
 
-    /// Starts a member that has ended again, with the same command.
+    /// Starts an ended member again, with the same command.
     ///
     /// # Errors
     /// There is no such member, it is running, or its program cannot be started.

@@ -1,9 +1,9 @@
 //! Runs the five services as local processes against any cluster, for `cargo xtask services`, the demo and the integration
 //! tests. This module is called the launcher. The launcher creates the namespace and the ConfigMap if they are absent. It
-//! applies the other objects of `deploy/base` that the services need (service accounts, rights, Leases, the webhook's Secret and
-//! configurations), and starts each service with its own service account. It deletes the webhook configurations before it ends
-//! the services, so that the API server never refuses runs because of webhooks that have ended. It does not restart a service by
-//! itself.
+//! applies the other objects of folder `deploy` that the services need (service accounts, rights, Leases, the webhook's Secret
+//! and configurations), and starts each service with its own service account. It deletes the webhook configurations before it
+//! ends the services, so that the API server never refuses runs because of webhooks that have ended. It does not restart a
+//! service by itself.
 
 mod accounts;
 mod balancing;
@@ -120,8 +120,8 @@ impl Services {
     /// start.
     ///
     /// # Errors
-    /// The API server refuses, a port is taken, a service is not ready in time, a service ends early (the error contains the end
-    /// of its log), or one of the objects exists but no launcher made it. After an error, no service is running.
+    /// The API server refuses a request, a port is taken, a service is not ready in time, a service ends early (the error
+    /// contains the end of its log), or one of the objects exists but no launcher made it. After an error, no service runs.
     pub async fn launch(config: ServicesConfig) -> anyhow::Result<Self> {
         let ServicesConfig {
             kubeconfig,
@@ -213,8 +213,8 @@ impl Services {
     /// configurations behind, they are replaced.
     ///
     /// # Errors
-    /// The API server refuses, or the admission-webhook is not ready in time. After an error, the services still run and the
-    /// webhook configurations may exist. [`Services::stop`] removes both.
+    /// The API server refuses a request, or the admission-webhook is not ready in time. After an error, the services still run,
+    /// and the webhook configurations may exist. [`Services::stop`] ends the services and deletes the configurations.
     pub async fn register(&self) -> anyhow::Result<()> {
         if let Some(launcher) = &self.launcher {
             let port = self.launch.admission_port();
@@ -315,7 +315,7 @@ impl Services {
     /// Warnings about configuration in the cluster that prevents coscheduling.
     ///
     /// # Errors
-    /// The API server does not answer, or refuses.
+    /// The API server does not answer, or refuses a request.
     pub async fn warnings(&self) -> anyhow::Result<Vec<String>> {
         let flags = settings::flags_warning(&self.client).await?;
         let tekton = settings::tekton_warning(&self.client).await?;

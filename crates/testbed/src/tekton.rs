@@ -251,7 +251,7 @@ fn start_webhook(site: &Site, port: u16) -> Result<()> {
     site.processes.spawn("tekton-webhook", command)
 }
 
-/// Sets the environment variables of both of Tekton's processes.
+/// Sets the environment variables that Tekton's controller and webhook both need.
 fn environment(command: &mut std::process::Command, pod: &str) {
     for (name, value) in [
         ("SYSTEM_NAMESPACE", NAMESPACE),

@@ -23,7 +23,7 @@ use coscheduler_runtime::queue::Queue;
 /// programs within a minute (N6), so the report is repeated every half minute.
 const REPEAT: Duration = Duration::from_secs(30);
 
-/// The last state of each PipelineRun that is not done or whose end is not reported. Clones of this value share the same map.
+/// The last state of each PipelineRun that is not done, or is done but not yet reported. Clones share the same map.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Runs(Arc<Mutex<HashMap<ObjectKey, Arc<PipelineRun>>>>);
 
@@ -125,7 +125,7 @@ mod tests {
             let run = json!({"metadata": {}, "status": {"conditions": conditions}});
             serde_json::from_value(run).unwrap()
         };
-        // It was done before this process saw it.
+        // This run was done before this process saw it.
         assert!(!runs.keep(&key("old"), state("True")));
         assert!(runs.keep(&key("new"), state("Unknown")));
         assert_eq!(runs.unfinished(), [key("new")]);
@@ -133,12 +133,12 @@ mod tests {
         let active = runs.lock()[&key("new")].clone();
         assert!(runs.keep(&key("new"), state("False")));
         assert!(runs.unfinished().is_empty());
-        // The report of its earlier state ends late.
+        // The report of the run's earlier state ends late.
         runs.forget(&key("new"), &active);
         let done = runs.lock()[&key("new")].clone();
         runs.forget(&key("new"), &done);
         assert!(runs.lock().is_empty());
-        // A replica that does not lead reports no end.
+        // A replica that does not lead does not report the end of a run.
         assert!(runs.keep(&key("other"), state("Unknown")));
         assert!(runs.keep(&key("other"), state("True")));
         runs.forget_done(&key("other"));

@@ -36,8 +36,9 @@ pub(crate) enum Command {
     /// First runs the benchmark of the decisions (1, 10 and 100 workspaces). Then boots a test bed with the five services, and
     /// creates examples/two-volumes.yaml as a dry run, alternately in a namespace with our webhook and in a namespace without
     /// it. Prints medians and 95th percentiles of the times. Last, runs the same PipelineRuns with our services and with
-    /// Tekton's own affinity assistant while their node is lost or full, and prints the seconds of both. No figure makes this
-    /// command fail. Run it on an idle machine. `cargo xtask bench compare`, `saturated` and `scale` are other benchmarks.
+    /// Tekton's own affinity assistant while their node is lost or full, and prints how many seconds each needs. No figure
+    /// makes this command fail. Run it on an idle machine. `cargo xtask bench compare`, `saturated` and `scale` are other
+    /// benchmarks.
     Bench(BenchArgs),
     /// Run all checks of continuous integration: fmt, clippy, tidy, doc, deny, test
     ///
@@ -45,8 +46,8 @@ pub(crate) enum Command {
     Ci,
     /// Check the rules of this repository that no compiler checks
     ///
-    /// The rules are about: dependencies between crates, unused dependencies, required files, file sizes, files that know that a
-    /// placeholder is a StatefulSet, paths that exist on one machine only, links, the table of tests, the table of rights to
+    /// The rules are about: dependencies between crates, unused dependencies, required files, file sizes, files that know that
+    /// a placeholder is a StatefulSet, paths that exist on one machine only, links, the table of tests, the table of rights to
     /// write, the style of proto files, scripts and Dockerfile, incompatible changes of proto files, and the rendering of
     /// deploy/base. Installs the programs for these checks under target/tools, with python3 and pip; builds kubectl with Go.
     Tidy,
@@ -71,10 +72,10 @@ pub(crate) enum Command {
     /// Run the five services as local processes against any cluster
     ///
     /// Creates namespace coscheduler-system and ConfigMap coscheduler-config (coschedule: pipelineruns) if they are absent.
-    /// Applies the service accounts, rights and webhook configurations of deploy/base. The webhooks get loopback URLs, so the
-    /// API server must run on this machine. Starts each service with its own account, then prints a line `ready`. SIGTERM or
-    /// Ctrl-C ends the services and deletes the objects, except namespace and ConfigMap. After a SIGKILL the objects stay until
-    /// the next start takes them over or --remove deletes them.
+    /// Applies the service accounts, rights, Leases, Secret and webhook configurations in folder deploy. The webhooks get
+    /// loopback URLs, so the API server must run on this machine. Starts each service with its own account, then prints a line
+    /// `ready`. SIGTERM or Ctrl-C ends the services and deletes the objects, except namespace and ConfigMap. After a SIGKILL the
+    /// objects stay until the next start takes them over or --remove deletes them.
     Services(ServicesArgs),
 }
 
@@ -133,8 +134,8 @@ pub(crate) struct PortArgs {
 pub(crate) struct TestArgs {
     /// Run the tests on each combination of a release of Kubernetes and a release of Tekton, and print a table
     ///
-    /// Runs the most important tests on the control plane: each mode, each kind of volume, and the parts of Tekton and Kubernetes
-    /// that are no stable API. NAME and --test choose other tests on the control plane instead.
+    /// Runs the most important tests on the control plane: each mode, each kind of volume, and the parts of Tekton and
+    /// Kubernetes that are no stable API. NAME and --test choose other tests on the control plane instead.
     #[arg(long, conflicts_with = "package")]
     pub(crate) matrix: bool,
     /// Only tests with one of these texts in their names
@@ -189,8 +190,8 @@ pub(crate) enum BenchCommand {
     /// Measure the services beside many ended runs, nodes, pods of no run, and active runs
     ///
     /// Measures two clusters; the second one is twice as large as the first. Prints the memory, CPU and start time of each
-    /// service, and the times of new runs and evacuations, and writes target/bench-scale.json. Fails if a service needs more than
-    /// 150 MiB, or is not ready 20 seconds after its start. The larger cluster needs about 8 GiB of memory. With twice the
+    /// service, and the times of new runs and evacuations, and writes target/bench-scale.json. Fails if a service needs more
+    /// than 150 MiB, or is not ready 20 seconds after its start. The larger cluster needs about 8 GiB of memory. With twice the
     /// default numbers, its control plane needs more than two processors.
     Scale(ScaleArgs),
 }

@@ -93,8 +93,8 @@ pub(crate) async fn boot(config: Config) -> anyhow::Result<TestBed> {
     Ok(bed)
 }
 
-/// Starts this program as the kubelets of a bed. Without this, the kubelets run in the process that booted the bed, and end
-/// with it.
+/// Starts this program as the kubelets of a bed, because the kubelets in the process that booted the bed end when the bed is
+/// detached.
 fn start_kubelets(bed: &TestBed) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("failed to find the program of the kubelets")?;
     let mut command = Command::new(program);

@@ -21,6 +21,12 @@ pub(crate) async fn services(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     Ok(workspace.target.join("debug"))
 }
 
+/// As [`services`]. Also builds the kubectl plugin.
+pub(crate) async fn services_and_plugin(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    build_services(workspace, &["--bin", PLUGIN]).await?;
+    Ok(workspace.target.join("debug"))
+}
+
 /// As [`services`], but with optimisation, as in their images.
 pub(crate) async fn optimised_services(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     build_services(workspace, &["--release"]).await?;

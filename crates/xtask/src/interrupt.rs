@@ -5,7 +5,7 @@ use std::future::Future;
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Catches these signals from its creation on, so that none of them ends this program before it has cleaned up.
+/// From its creation on, catches the three signals, so that none of them ends this program before the program has cleaned up.
 #[derive(Debug)]
 pub(crate) struct Interrupt {
     interrupt: Signal,

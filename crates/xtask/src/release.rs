@@ -1,7 +1,8 @@
 //! `cargo xtask release` writes the files of a release: `release.yaml` (deploy/base with the images by digest), `sbom.cdx.json`
 //! (CycloneDX), an archive of the kubectl plugin for each architecture, its manifest for krew, and `SHA256SUMS`. It builds no
-//! images and pushes nothing: `.github/workflows/release.yaml` builds and pushes the images first, and signs them afterwards.
-//! With `--check`, this command writes nothing. Instead, it runs a service as its image does; see module `image`.
+//! images and pushes nothing: `.github/workflows/release.yaml` builds and pushes the images before it calls this command, and
+//! signs them later. With `--check`, this command writes none of these files. Instead, it runs a service as its image does; see
+//! module `image`.
 
 mod image;
 mod plugin;

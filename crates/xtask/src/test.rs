@@ -18,8 +18,8 @@ use crate::binaries;
 use crate::foreground::Foreground;
 use crate::workspace::Workspace;
 
-/// The jobs that take the longest time, the longest first: test binaries, or topics of `integration-tests`. They start first, so
-/// that none of them runs alone at the end. If this order is out of date, the table at the end of a test run shows it.
+/// The jobs that take the longest time, the longest first: test binaries, or topics of `integration-tests`. They start first,
+/// so that none of them runs alone at the end. If this order is out of date, the table at the end of a test run shows it.
 const LONGEST: [&str; 30] = [
     "integration-tests width",
     "integration-tests autoscaling",
@@ -53,8 +53,8 @@ const LONGEST: [&str; 30] = [
     "integration-tests plugin",
 ];
 
-/// The job that must run alone. It checks a time limit of two seconds on a cluster of 300 nodes, and other programs would make it
-/// slower.
+/// The job that must run alone. It checks a time limit of two seconds on a cluster of 300 nodes, and other programs would make
+/// it slower.
 const ALONE: &str = "integration-tests crowd";
 
 /// A line of JSON in which cargo reports a program that it has built.
@@ -130,7 +130,7 @@ fn boots(package: &str) -> bool {
 }
 
 /// The cargo command that builds the selected tests. It also builds the services and the plugin if no package is selected. If
-/// another command built them, cargo would choose other features of their dependencies and compile all crates twice.
+/// another command built them, cargo could choose other features of their dependencies, and would then compile crates twice.
 fn selection(workspace: &Workspace, args: &TestArgs) -> Command {
     let TestArgs {
         matrix: _,

@@ -1,5 +1,4 @@
-//! Judges the objects of a cluster. Each function returns a verdict and its reason. `None` stands for an object that does not
-//! exist.
+//! Judges the objects of a cluster. A judgement is a verdict with its reason. `None` stands for an object that does not exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -35,7 +34,8 @@ pub(super) enum Verdict {
     /// tekton-coscheduler or this plugin works, but not in every case.
     Warning,
     Failed,
-    /// The user is not allowed to read the objects.
+    /// The user is not allowed to read the objects. Or, for check `priority-class`: ConfigMap `coscheduler-config` is not
+    /// valid.
     Unknown,
 }
 
@@ -155,7 +155,7 @@ pub(super) fn priority_classes(needed: &[&str], found: &[Option<PriorityClass>])
     }
 }
 
-/// The judgement if our ConfigMap names no PriorityClass. Then nobody needs class [`PLACEHOLDER_CLASS`].
+/// The judgement if our ConfigMap names no PriorityClass. Then placeholders do not get class [`PLACEHOLDER_CLASS`] by default.
 pub(super) fn no_priority_class(ours: Option<&PriorityClass>) -> Judged {
     match ours {
         None => ok("Placeholders have no PriorityClass by default."),
@@ -207,8 +207,8 @@ pub(super) fn webhooks(found: Option<&MutatingWebhookConfiguration>) -> Judged {
     ))
 }
 
-/// In each caBundle, at least one certificate must still be valid. The admission-webhook renews its certificate long before the
-/// certificate ends.
+/// In each caBundle, at least one certificate must not have expired. The admission-webhook renews its certificate long before
+/// the certificate expires.
 pub(super) fn certificates(found: Option<&MutatingWebhookConfiguration>, now: Timestamp) -> Judged {
     let webhooks = found.iter().flat_map(|it| it.webhooks.iter().flatten());
     let bundles = webhooks.filter_map(|it| it.client_config.ca_bundle.as_ref());
@@ -241,12 +241,13 @@ fn last_end(bundle: &[u8]) -> Option<Timestamp> {
     ends.max()
 }
 
-/// The rights that the other subcommands need in all namespaces.
-pub(super) const RIGHTS: [(&str, &str, &str); 10] = [
+/// Rights that the other subcommands need to show all namespaces.
+pub(super) const RIGHTS: [(&str, &str, &str); 11] = [
     ("get", "tekton.dev", "pipelineruns"),
     ("list", "tekton.dev", "pipelineruns"),
     ("watch", "tekton.dev", "pipelineruns"),
     ("list", "tekton.dev", "taskruns"),
+    ("get", "", "pods"),
     ("list", "", "pods"),
     ("watch", "", "pods"),
     ("get", "", "persistentvolumeclaims"),
@@ -255,7 +256,7 @@ pub(super) const RIGHTS: [(&str, &str, &str); 10] = [
     ("watch", "", "nodes"),
 ];
 
-/// If the user lacks one of these rights, other subcommands show less, or fail. `lacking` has pairs of a verb and a resource.
+/// If the user lacks one of [`RIGHTS`], other subcommands may show less, or fail. `lacking` has pairs of a verb and a resource.
 pub(super) fn rights(lacking: &[(&str, &str)]) -> Judged {
     if lacking.is_empty() {
         return ok("You may read, in all namespaces, what the other subcommands show.");
@@ -270,8 +271,8 @@ pub(super) fn rights(lacking: &[(&str, &str)]) -> Judged {
     ))
 }
 
-/// Each service must be available, in the same version. With `cargo xtask services`, the services are local processes, and the
-/// webhooks have URLs.
+/// Each service must be available. All services should have the same version. With `cargo xtask services`, the services are
+/// local processes, and the webhooks have URLs.
 pub(super) fn services(
     namespace: &str,
     deployments: &[Deployment],
@@ -321,7 +322,7 @@ pub(super) fn services(
     }
 }
 
-/// Each node needs a hostname label of its own.
+/// Each node needs a hostname label, and no two nodes may have the same value.
 pub(super) fn nodes(nodes: &[Node]) -> Judged {
     let mut named: BTreeMap<&str, &str> = BTreeMap::new();
     let names: Vec<_> = nodes.iter().map(ResourceExt::name_any).collect();
@@ -343,7 +344,7 @@ pub(super) fn nodes(nodes: &[Node]) -> Judged {
     ))
 }
 
-/// A volume that is created before its pod is scheduled may be in a zone without room.
+/// A volume that is created before its pod is scheduled may be in a zone without a suitable node for the pod.
 pub(super) fn storage_classes(classes: &[StorageClass]) -> Judged {
     let immediate: Vec<_> = classes
         .iter()
@@ -360,7 +361,7 @@ pub(super) fn storage_classes(classes: &[StorageClass]) -> Judged {
     ))
 }
 
-/// A placeholder can ask for room only if Kubernetes can resize pods (B3).
+/// A placeholder reserves CPU and memory for later pods only if Kubernetes can resize pods (B3).
 pub(super) fn pods_resize(core: &APIResourceList) -> Judged {
     let resize = core.resources.iter().any(|it| it.name == "pods/resize");
     match resize {
@@ -372,7 +373,7 @@ pub(super) fn pods_resize(core: &APIResourceList) -> Judged {
     }
 }
 
-/// This check never warns or fails, because Cluster Autoscaler leaves no trace in the API by which the check could find it.
+/// This check never warns or fails, because it cannot find every autoscaler: Cluster Autoscaler needs no API group of its own.
 pub(super) fn autoscaler(groups: &APIGroupList) -> Judged {
     let karpenter = groups.groups.iter().any(|it| it.name == "karpenter.sh");
     ok(match karpenter {

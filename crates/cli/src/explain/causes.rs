@@ -1,8 +1,7 @@
 //! The cause for which a PipelineRun waits. Each cause has a name from a closed list, evidence, and a remedy.
 //!
-//! Annotation `coscheduler.dev/blocked` has a cause that the manager reports. The manager reports causes that keep a run from its
-//! placeholder, and causes that only the manager knows. This module names all other causes, from the objects that a run's author
-//! can read.
+//! The manager writes a cause into annotation `coscheduler.dev/blocked` if the run cannot get its placeholder, or if only the
+//! manager can know the cause. This module finds the other causes in objects that a run's author can read.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -33,7 +32,8 @@ pub(super) struct Facts {
     /// The run's pods, and the pods of the placeholders that they follow.
     pub(super) pods: Vec<Pod>,
     pub(super) task_runs: Vec<TaskRun>,
-    /// Events about pods that wait.
+    /// Events about pods that have not started. If the manager reports a cause, also Events about placeholders and about claims
+    /// without a volume.
     pub(super) events: Vec<Event>,
     /// The names of claims that do not exist.
     pub(super) missing_claims: BTreeSet<String>,
@@ -73,11 +73,12 @@ const ON_ITS_WAY: [&str; 6] = [
     "ResolvingStepActionRef",
 ];
 
-/// An autoscaler gives a node up if it is not ready within this time (Cluster Autoscaler, `max-node-provision-time`; Karpenter's
-/// limit for the registration of a node is the same).
+/// An autoscaler gives a node up if it is not ready within this time (Cluster Autoscaler, `max-node-provision-time`;
+/// Karpenter's limit for the registration of a node is the same).
 const PROVISIONING: Duration = Duration::from_secs(15 * 60);
 
-/// The first cause for which the run waits. `None` if the run waits for nothing, is done, or is being deleted or cancelled.
+/// The first cause for which the run waits. `None` if no cause is found, if the run is done or being deleted, or if its
+/// `spec.status` is `Cancelled`.
 pub(super) fn cause(facts: &Facts) -> Option<Cause> {
     let run = &facts.run;
     let status = run.spec.get("status").and_then(Value::as_str);
@@ -101,7 +102,8 @@ pub(super) fn cause(facts: &Facts) -> Option<Cause> {
 }
 
 impl Facts {
-    /// The cause that the manager reports, with the scheduler's message as evidence if the scheduler is the source.
+    /// The cause that the manager reports. The evidence is the scheduler's message or an Event if one of them is the source. If
+    /// an autoscaler adds a node for the placeholder, this is the cause instead.
     fn reported(&self) -> Option<Cause> {
         let run = self.parent.as_ref().unwrap_or(&self.run);
         let annotation = run.annotations().get(BLOCKED)?;
@@ -194,7 +196,7 @@ impl Facts {
         Some(Cause::new(reason, of_event(event)))
     }
 
-    /// What Kubernetes said last about a placeholder that it did not create, or about a claim without a volume.
+    /// The newest Event of type `Warning` about the object that controls a placeholder's pod, or about a claim.
     fn refusal(&self) -> Option<&Event> {
         let refusals = self.events.iter().filter(|event| {
             let kind = event.involved_object.kind.as_deref();
@@ -211,8 +213,8 @@ impl Facts {
             .filter(move |it| it.involved_object.uid == uid)
     }
 
-    /// The cause "an autoscaler adds a node for the pod". `None` unless the newest Event of an autoscaler about the pod says that
-    /// a node is being added, and this Event is younger than [`PROVISIONING`].
+    /// The cause "an autoscaler adds a node for the pod". `None` unless the newest Event of an autoscaler about the pod says
+    /// that a node is being added, and this Event is younger than [`PROVISIONING`].
     fn node_comes(&self, pod: &Pod) -> Option<Cause> {
         let words = self.events_of(pod).filter_map(|it| Some((it, word(it)?)));
         let (event, comes) = words.max_by_key(|(event, _)| last_time(event))?;
@@ -243,13 +245,13 @@ impl Evidence {
     }
 }
 
-/// What the scheduler says about a pod without a node.
+/// The scheduler's message about a pod without a node.
 fn of_scheduler(pod: &Pod) -> Evidence {
     let said = pods::scheduler_said(pod).unwrap_or_default();
     Evidence::new(of_pod(pod), "status.conditions[PodScheduled].message", said)
 }
 
-/// What an Event about the pod says.
+/// The message of an Event.
 fn of_event(event: &Event) -> Evidence {
     let note = event.message.as_deref().unwrap_or_default();
     let about = &event.involved_object;
@@ -268,7 +270,8 @@ fn nominated(pod: &Pod) -> Option<Cause> {
     Some(Cause::new(reason, evidence))
 }
 
-/// What an autoscaler says about a pod: true if a node is being added. Karpenter also nominates existing nodes.
+/// The statement of an autoscaler about a pod: true if a node is being added, false if not. `None` for any other Event.
+/// Karpenter also nominates existing nodes; such an Event names the node.
 fn word(event: &Event) -> Option<bool> {
     let note = event.message.as_deref().unwrap_or_default();
     match (source(event)?, event.reason.as_deref()?) {
@@ -281,7 +284,7 @@ fn word(event: &Event) -> Option<bool> {
     }
 }
 
-/// Tekton has not created the TaskRun's pod, and says why.
+/// The cause that Tekton gives if it has not created the TaskRun's pod.
 fn without_pod(task_run: &TaskRun) -> Option<Cause> {
     let status = &task_run.status;
     let has_pod = status["podName"]
@@ -302,7 +305,7 @@ fn without_pod(task_run: &TaskRun) -> Option<Cause> {
     ))
 }
 
-/// A container that waits for something that may never come.
+/// A container that waits, and is not about to start. Its reason is, for example, `ImagePullBackOff`.
 fn stuck_container(pod: &Pod) -> Option<&ContainerStateWaiting> {
     let status = pod.status.as_ref()?;
     let containers = [&status.init_container_statuses, &status.container_statuses];

@@ -66,8 +66,8 @@ pub(super) struct PlaceholderPlan {
     pub(super) reserves: Reserves,
     /// The requests of the placeholder itself.
     pub(super) requests: BTreeMap<String, String>,
-    /// The requests that its first pod asks for, in this order, until the scheduler finds a node. Empty if the pod asks only for
-    /// `requests`.
+    /// The requests of its first pod: the manager sets them one after the other, until the scheduler finds a node. Empty if the
+    /// pod only has `requests`.
     pub(super) asks: Vec<String>,
     pub(super) claims: Vec<Claim>,
     /// The objects that the manager creates.
@@ -93,7 +93,8 @@ pub(super) struct Claim {
 pub(super) enum MadeBy {
     /// The Kubernetes controller that also creates the placeholder's pod.
     Placeholder,
-    /// The placeholder-manager: only one pod at a time may use the claim (V8), or the placeholder is a pod without a controller.
+    /// The placeholder-manager: only one pod at a time may use the claim (V8), or the placeholder is a pod without a
+    /// controller.
     PlaceholderManager,
     /// Tekton, for the run.
     Tekton,

@@ -149,9 +149,10 @@ fn is_new(run: &Value) -> bool {
     metadata["uid"].is_null() || metadata["name"].is_null()
 }
 
-/// Changes a run as its creation in a cluster changes it. The API server ignores the uid and the status, which a copy of another
-/// run has. Tekton's admission sets the service account (Tekton v1.12.0, `pkg/apis/pipeline/v1/pipelinerun_defaults.go`, and key
-/// `default-service-account` of its ConfigMap `config-defaults`). The placeholder uses the same account.
+/// Makes changes that the creation in a cluster would make. The API server ignores the uid and the status, which a copy of
+/// another run has. Tekton's admission sets the service account (Tekton v1.12.0,
+/// `pkg/apis/pipeline/v1/pipelinerun_defaults.go`, and key `default-service-account` of its ConfigMap `config-defaults`). The
+/// placeholder uses the same account.
 fn complete(run: &mut Value) {
     let ignored = [("/metadata", "uid"), ("", "status")];
     for (object, field) in ignored {

@@ -103,7 +103,7 @@ impl RunStatus {
     }
 }
 
-/// The time since `created` as kubectl's tables have it: one unit.
+/// The time since `created`, in one unit. (kubectl's column AGE sometimes has two units.)
 pub(super) fn age(created: Timestamp, now: Timestamp) -> String {
     let seconds = elapsed(created, now).as_secs();
     match seconds {
@@ -131,7 +131,8 @@ impl Answer {
         grown
     }
 
-    /// True if the table is wider than the terminal. Always false with `-o wide`: there, the last column has texts of any length.
+    /// True if the table is wider than the terminal. Always false with `-o wide`: there, the last column has texts of any
+    /// length.
     fn is_too_wide(&self, wide: bool) -> bool {
         let gaps = usize::from(output::GAP) * self.widths.len().saturating_sub(1);
         let width = self.widths.iter().sum::<usize>() + gaps;

@@ -88,7 +88,7 @@ pub(super) async fn watch(
     Ok(())
 }
 
-/// What is written of a run, without its age.
+/// A text that changes whenever the output about a run changes, except for the run's age.
 fn written_of(run: &RunStatus, args: &StatusArgs) -> String {
     let row = |wide| run.cells(Timestamp::UNIX_EPOCH, wide).join(" ");
     match &args.output.output {

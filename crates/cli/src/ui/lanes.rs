@@ -1,4 +1,4 @@
-//! What the page shows: each node with the runs on it, and the runs that wait.
+//! The facts on the page: each node with the runs on it, and the runs that wait.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -34,12 +34,12 @@ pub(super) struct Lane {
     pub(super) node: String,
     /// `None` if the user is not allowed to read nodes.
     pub(super) allocatable: Option<Amounts>,
-    /// True if `kubectl cordon` keeps new pods away.
+    /// True if the node is cordoned.
     pub(super) is_cordoned: bool,
     /// The runs, ordered by namespace and name.
     pub(super) blocks: Vec<Block>,
-    /// CPU in thousandths that pods of no run request. Pods that the page does not watch, such as those of other namespaces,
-    /// do not count.
+    /// The CPU requests, in thousandths, of pods that belong to no PipelineRun. Pods that the page does not watch, such as those
+    /// of other namespaces, do not count.
     pub(super) others_milli_cpu: i128,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Block {
     pub(super) run: String,
     /// `unknown` if the run was deleted, or was not seen yet.
     pub(super) mode: String,
-    /// What each of the run's placeholders requests.
+    /// The requests of each of the run's placeholders.
     pub(super) placeholders: BTreeMap<String, Amounts>,
     /// The pods of its tasks, ordered by name.
     pub(super) tasks: BTreeMap<String, Task>,
@@ -94,7 +94,7 @@ impl Block {
     }
 }
 
-/// What the page shows of these objects. `nodes` is `None` if the user is not allowed to read nodes.
+/// The facts about these objects. `nodes` is `None` if the user is not allowed to read nodes.
 pub(super) fn of(
     nodes: Option<&[Arc<Node>]>,
     runs: &[Arc<PipelineRun>],

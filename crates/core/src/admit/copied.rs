@@ -51,7 +51,8 @@ impl Copied {
         self.sources.iter().find_map(|(group, templates)| {
             let template = templates.get(&binding.name)?;
             let name = ClaimTemplateName::derive(group, &binding.name, template_name(template));
-            // The name of the claim template contains a hash of group and workspace. So equal names prove that both are the same.
+            // The name of the claim template contains a hash of group and workspace. So equal names prove that group and
+            // workspace are the same.
             let derived = claim_name(&name, &assistant_of(bound)?);
             (*bound == derived).then_some((template, bound.as_str()))
         })

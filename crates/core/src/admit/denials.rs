@@ -1,4 +1,4 @@
-//! The texts of denials. Two rules deny a new PipelineRun:
+//! The texts of denials. Function `admit` denies a new PipelineRun by two rules:
 //!
 //! - `admit/overrides.rs`: an annotation chooses a mode, placement or reservation that does not exist, or that is not allowed
 //!   (B1).
@@ -8,7 +8,9 @@
 //! Admission does not deny a TaskRun that uses more than one claim (M2), but changes the TaskRun so that Tekton fails it. So
 //! Tekton runs `finally`, as after any failed task. The text for the TaskRun is in `reasons/admission.rs`.
 //!
-//! The webhook itself denies two more things: an invalid ConfigMap, and an object that is nested too deeply.
+//! There are more denials. The planner denies a PipelineRun that it cannot parse (`pipeline_run.rs`). The webhook denies an
+//! invalid ConfigMap, and a PipelineRun that is nested too deeply. The webhook also denies a child of a PipelineRun for now, if
+//! the PipelineRun's settings or claims depend on a Pipeline that Tekton has not stored yet. Tekton then creates the child later.
 
 use std::collections::BTreeSet;
 

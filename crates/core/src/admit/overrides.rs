@@ -1,7 +1,7 @@
 //! Chooses a run's mode, placement and reservation (B1). Four objects can set each of these settings: the run itself, its
-//! Pipeline, its Namespace, and ConfigMap coscheduler-config. The first of these objects that sets a value decides. The operator
-//! limits the values that the run, the Pipeline and the Namespace may choose. Within the operator's limit, the Namespace can set
-//! another limit for its runs and Pipelines.
+//! Pipeline, its Namespace, and ConfigMap `coscheduler-config`. The first object in this order that sets a value decides. The
+//! operator limits the values that the run, the Pipeline and the Namespace may choose. Within the operator's limit, the Namespace
+//! can set another limit for its runs and Pipelines.
 
 use std::collections::{BTreeMap, BTreeSet};
 

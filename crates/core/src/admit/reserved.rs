@@ -10,8 +10,8 @@ use crate::pipeline_run::PipelineRun;
 
 use super::{Admission, TaskAnnotation, warnings};
 
-/// An admission that only removes annotations: the reserved annotations of the run for which `unwanted` is true, and all reserved
-/// annotations in `spec.taskRunSpecs`.
+/// An admission that only removes annotations: from the run's metadata, the reserved annotations for which `unwanted` is true;
+/// from `spec.taskRunSpecs`, all reserved annotations.
 pub(super) fn without(run: &PipelineRun, unwanted: impl Fn(&str) -> bool) -> Admission {
     Admission {
         remove_annotations: present(&run.annotations, unwanted),

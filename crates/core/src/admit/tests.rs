@@ -845,10 +845,10 @@ fn b1_a_namespace_narrows_and_widens_what_may_be_chosen_within_the_operators_bou
         );
     }
     assert!(admitted([&[(CHOSEN_PLACEMENT, "pack")], &[], &[allows("")]]).is_err());
-    // It can also allow what the operator lists in `namespace-may-allow`.
+    // A Namespace's list can also allow the values in the operator's key `namespace-may-allow`.
     assert!(admitted([&[disabled], &[], &[allows("disabled")]]).is_ok());
     assert!(admitted([&[workspaces], &[], &[allows("disabled")]]).is_err());
-    // It can allow nothing else.
+    // A Namespace's list can allow no other values.
     let denied = admitted([&[isolate], &[], &[allows("isolate-pipelinerun")]]).unwrap_err();
     assert!(
         denied[0]
@@ -1124,7 +1124,7 @@ fn p7_pretending_to_be_a_part_of_a_run_makes_a_run_of_its_own() {
         Group::from_request_uid(UID).as_str()
     );
     assert!(!after.annotations.contains_key(PART_OF));
-    // An object that Tekton creates without an owner is not a child run either.
+    // A run that Tekton creates without an owner is not a child run either.
     let orphan = PipelineRun {
         controller: None,
         ..pretended

@@ -13,7 +13,7 @@ use crate::pipeline_run::PipelineRun;
 use crate::run_claims::{RunClaim, RunClaims};
 
 /// Completes the claim names with variables that Tekton does not replace (V9). The workspace of such a claim gets the claim name
-/// pinned on the PipelineRun. If no name is pinned, it gets the name that results from the defaults of the Pipeline.
+/// pinned on the PipelineRun. If no name is pinned, the workspace gets the name that results from the defaults of the Pipeline.
 pub(super) fn completed(run: &ChildRun, claims: &RunClaims) -> Vec<BoundClaim> {
     let Some(owner) = &run.pipeline_run else {
         return Vec::new();

@@ -241,7 +241,7 @@ fn m2_a_task_run_with_more_than_one_claim_may_not_run() {
 fn v9_a_claim_that_is_not_known_beforehand_gets_no_placeholder() {
     let made = |value: &str| Params::read(&json!([{"name": "made", "value": value}]));
     let claims = [("result", "$(params.made)")];
-    // Three cases: the claim is unknown, only the task knows it, and the task names a claim that the run has too.
+    // Three cases: the claim is unknown; only the task knows the claim; the task names a claim that the run has too.
     check(&task_run(Mode::Workspaces, &claims), "");
     check(
         &ChildRun {
@@ -325,7 +325,7 @@ fn v9_a_name_that_tekton_leaves_with_a_variable_is_completed() {
     };
     let of_pipeline = AssistantName::of_claim(&group(), "of-pipeline");
     check(&run, of_pipeline.as_str());
-    // Also if the Pipeline passes the parameter on, so that Tekton itself completes the name.
+    // The claim also has a placeholder if the Pipeline passes the parameter on, so that Tekton itself completes the name.
     let mut passed = run.clone();
     passed.params = Params::read(&json!([{"name": "made", "value": "of-pipeline"}]));
     assert!(passed.names_claims_by_variables());

@@ -24,20 +24,20 @@ pub struct Pod {
     pub controller: Option<OwnerReference>,
     /// `Some` if the pod is a placeholder's pod.
     pub placeholder: Option<PlaceholderLabels>,
-    /// The names of the placeholders in its required pod affinity. The pod must run on the node of these placeholders.
+    /// The names of the placeholders in its required pod affinity. The pod must run on the node of each of them.
     pub follows: Vec<String>,
     /// Its phase.
     pub phase: PodPhase,
     /// True if a container has ever started.
     pub started: bool,
-    /// The node that the pod is bound to. `None` if it is not bound.
+    /// The node that the pod is bound to. `None` if the pod is not bound.
     pub node: Option<String>,
     /// The time at which the scheduler bound the pod.
     pub bound: Option<Timestamp>,
-    /// The scheduler's last result. `None` if the pod is bound, or if the scheduler has not tried to bind it yet.
+    /// The scheduler's last result. `None` if the pod is bound, or if the scheduler has not tried to bind the pod yet.
     pub unscheduled: Option<Unscheduled>,
-    /// The first of its scheduling gates that is not [`GATE`](crate::reconcile::reserve::GATE). While the pod has such a gate,
-    /// the scheduler ignores the pod.
+    /// The first of its scheduling gates other than [`GATE`](crate::reconcile::reserve::GATE). While the pod has any gate, the
+    /// scheduler ignores the pod.
     pub gate: Option<String>,
     /// The time of its creation.
     pub created: Option<Timestamp>,
@@ -177,8 +177,8 @@ impl Pod {
         &self.needs.tolerations
     }
 
-    /// True if this is the pod of the placeholder: the placeholder's object controls the pod, or the pod itself makes up the
-    /// placeholder, or made it up before.
+    /// True if this is the pod of the placeholder. Either the placeholder's object controls the pod. Or the placeholder is only
+    /// this pod, or was only this pod before it got a controller.
     pub fn is_of(&self, placeholder: &Placeholder) -> bool {
         let Some(labels) = &self.placeholder else {
             return false;

@@ -17,8 +17,8 @@ use crate::separation::Separation;
 use super::Reason;
 use super::claims::Claims;
 
-/// The specification of a placeholder. It does not show which existing claims are `ReadWriteOncePod`. Module
-/// [`volumes`](crate::volumes) finds this out from the claims themselves.
+/// The specification of a placeholder. The specification does not show which existing claims are `ReadWriteOncePod`. Module
+/// [`volumes`](crate::volumes) reads this from the claims themselves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceholderSpec {
     /// Its name (P1).
@@ -26,7 +26,7 @@ pub struct PlaceholderSpec {
     /// The key of its [subset](crate::subsets) of the run's tasks. Empty for the main subset.
     pub subset: String,
     /// The labels of the placeholder and its pod: our labels, and the run's labels except Kueue's and `tekton.dev/taskRun`. If
-    /// both contain a key, our value counts (P1).
+    /// our labels and the run's labels have the same key, our value counts (P1).
     pub labels: BTreeMap<String, String>,
     /// Claims that the placeholder's controller creates (V2), in the order of the run's workspaces.
     pub claim_templates: Vec<ClaimTemplateSpec>,
@@ -89,7 +89,7 @@ pub struct ClaimTemplateSpec {
     pub workspace: String,
     /// `spec` of the template, as the author wrote it.
     pub spec: Value,
-    /// The claim's labels: our labels and the author's labels. If both contain a key, our value counts (V2).
+    /// The claim's labels: our labels and the author's labels. If both have the same key, our value counts (V2).
     pub labels: BTreeMap<String, String>,
     /// The claim's annotations: those that the author wrote.
     pub annotations: BTreeMap<String, String>,

@@ -18,7 +18,7 @@ texts! {
     reservation_of_claims(placeholder: &str, asked: &Amounts, asks: &Amounts): ReservationReduced =
         "The scheduler found no node for placeholder {placeholder}, which asked for {asked}. Only some nodes can reach the \
          volumes of its claims. The placeholder now asks for {asks}: its own requests, and those of the largest pod that uses \
-         these claims. Pods that use none of these claims may run on other nodes.";
+         these claims or already waits. Pods that use none of these claims may run on other nodes.";
 
     reservation_under_quota(placeholder: &str): ReservationReduced =
         "Placeholder {placeholder} reserves no room for the pods of the run at first, because a ResourceQuota of the namespace \

@@ -11,9 +11,9 @@ use super::{Reason, ReasonCode};
 texts! {
     /// Admission did not coschedule the run (M5).
     not_pinned(): NotPinned =
-        "The run is not coscheduled. When it was created, its mode was disabled, tekton-coscheduler had no valid \
-         configuration or was not available, Tekton's own flag coschedule was on, or its spec.managedBy named another \
-         controller.";
+        "The run is not coscheduled. Possible causes when the run was created: (1) The run's mode was disabled. (2) \
+         tekton-coscheduler had no valid configuration, or was not available. (3) Tekton's own flag coschedule was not \
+         \"disabled\". (4) The run's spec.managedBy names another controller.";
 
     /// This version of tekton-coscheduler cannot read the annotations pinned on the run (M8).
     schema_version_unknown(version: &str): SchemaVersionUnknown =

@@ -1,6 +1,6 @@
 //! Finds out if one node can reach the volumes of all claims of a placeholder (V7). If no node can, the placeholder leaves out
-//! some of the claims. The pods that use only claims that were left out then run without the placeholder. This is not possible
-//! if one pod needs both a claim that would be left out and another claim of the placeholder.
+//! some of the claims. A pod that uses only left-out claims then runs without the placeholder. The placeholder cannot leave out
+//! claims if one pod needs both a claim that would be left out and another claim of the placeholder.
 //!
 //! The Pipeline may be unknown, because a resolver may fetch it. So this module learns from the run's pods which claims a task
 //! needs.
@@ -25,8 +25,8 @@ pub(super) enum Fit {
     /// No node can reach all these volumes. The placeholder does not exist yet, and no pod shows yet which claims tasks need.
     Undecided(Conflict),
     /// No node can reach all these volumes, and the placeholder cannot leave out claims. There are three possible causes. One pod
-    /// needs both a claim that would be left out and another claim. Or all pods must share a node. Or the placeholder already
-    /// mounts claims that no node can reach together.
+    /// needs both a claim that would be left out and another claim. Or the placeholder is isolated, so all its pods must share a
+    /// node. Or the placeholder already has claims whose volumes no node can reach together.
     Never(Conflict),
 }
 

@@ -11,7 +11,8 @@ use crate::config::Backend;
 use crate::observed::{Done, Observed, Placeholder, Record, Sight, elapsed};
 use crate::plan::PlaceholderSpec;
 
-/// Normally a call of `Ensure` creates a placeholder. After this time, the leader creates the placeholder without a call.
+/// Normally, a call of `Ensure` creates a placeholder. If the placeholder is still missing after this time, the leader creates
+/// it without a call.
 const MISSING: Duration = Duration::from_secs(2);
 /// The pause before the first retry, without jitter, if there is a warning Event about the placeholder.
 const FIRST_RETRY: Duration = Duration::from_secs(1);
@@ -30,7 +31,8 @@ pub(super) fn create(observed: &Observed, decision: &mut Decision) {
         before_is_bound &= !spec.is_isolated() || pod.is_some_and(|pod| pod.node.is_some());
         let own = observed.placeholders.get(spec.name.as_str());
         // An object with this name and another controller is never adopted (P7). The step that creates the placeholder then
-        // fails, and the error names the object's owner. Nor does a pod count if the run's placeholders have controllers.
+        // fails, and the error names the object's owner. If the specification requires a controller, a placeholder that is only
+        // a pod does not count either.
         match own.filter(|own| {
             let is_own = own.controller.as_ref().map(|it| &it.uid) == Some(&own.run_uid);
             is_own && (own.backend == Backend::Controlled || spec.backend == Backend::Pod)
@@ -127,8 +129,8 @@ fn retry(
     decision.look_in(if left.is_zero() { pause } else { left });
 }
 
-/// A part of the pause that depends on the placeholder's uid, up to two seconds. So hundreds of placeholders that a quota refuses
-/// do not all retry at the same time.
+/// An addition to the pause, less than two seconds. It depends on the placeholder's uid. So if a quota refuses the pods of
+/// hundreds of placeholders, the manager does not retry all of them at the same time.
 fn jitter(uid: &str) -> Duration {
     let sum: u64 = uid.bytes().map(u64::from).sum();
     Duration::from_millis(sum * 37 % 2000)

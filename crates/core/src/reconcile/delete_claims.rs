@@ -19,8 +19,8 @@ pub struct PodUse {
     pub claims: Vec<String>,
 }
 
-/// Deletes the claims. When all of them are being deleted, removes the finalizer from those that only completed pods use. Returns
-/// the progress.
+/// Deletes the claims. When all of them are being deleted, adds the step that removes the finalizer from claims that only
+/// completed pods use. Returns the progress.
 pub(super) fn delete_claims(claims: &[Arc<KnownClaim>], decision: &mut Decision) -> Released {
     if claims.is_empty() {
         return Released::Done;

@@ -1,7 +1,7 @@
 //! Deletes pods from nodes that are gone or cordoned, or that have a taint that the pod does not tolerate (N1). Kubernetes then
 //! binds the placeholder's next pod to another node. Tekton creates the deleted TaskRun pods again, and they run on the
-//! placeholder's new node. The first deletion of a placeholder's pod is immediate. The pauses before later deletions grow, so
-//! that a placeholder does not move all the time if its nodes become bad again and again.
+//! placeholder's new node. There is no pause before the first deletion of a placeholder's pod. The pauses before later deletions
+//! grow, so that a placeholder does not move all the time if its nodes become bad again and again.
 //!
 //! Kubernetes, "Taints and Tolerations": a toleration matches a taint if effect and key match. If the operator of the toleration
 //! is `Equal`, the value must match too.
@@ -22,7 +22,7 @@ pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
 /// The first pod of a placeholder is normally created within this time after the placeholder's object.
 const FIRST_POD: Duration = Duration::from_secs(2);
 /// The time limit for changing a placeholder's PriorityClass. After the change, the placeholder's controller has the same time to
-/// observe it. Normally both together take a tenth of a second.
+/// observe it. Normally, the change and its observation together take a tenth of a second.
 pub const RAISED: Duration = Duration::from_secs(1);
 /// The longest pause between two moves.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
@@ -67,7 +67,7 @@ pub struct Taint {
 /// A toleration of a pod.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Toleration {
-    /// `key`; if it is empty and `operator` is `Exists`, it matches every key.
+    /// `key`. An empty key matches every key if `operator` is `Exists`.
     pub key: String,
     /// True if `operator` is `Exists` rather than `Equal`.
     pub exists: bool,
@@ -75,7 +75,7 @@ pub struct Toleration {
     pub value: String,
     /// `effect`; empty matches every effect.
     pub effect: String,
-    /// True if `tolerationSeconds` is set. This module ignores such a toleration, because Kubernetes adds two of them to nearly
+    /// True if `tolerationSeconds` is set. This module ignores such tolerations, because Kubernetes adds two of them to nearly
     /// every pod: one for nodes that are not ready, and one for unreachable nodes.
     pub for_a_while: bool,
 }
@@ -125,7 +125,8 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
     };
     let raise = placeholder.and_then(|own| raise(own));
     let is_only_a_pod = placeholder.is_some_and(|own| own.backend == Backend::Pod);
-    // An earlier reconcile or Kubernetes itself has deleted the pod already, so only the Event is left to publish.
+    // An earlier reconcile or another program has deleted the pod already. Then only the Event is left to publish, unless the
+    // placeholder needs the higher PriorityClass or a controller for its next pod.
     if pod.object.deleting && !at_once {
         decision.events.push(reason.clone());
         if raise.is_none() && !is_only_a_pod {
@@ -165,23 +166,23 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
     });
 }
 
-/// The name of the placeholder, if it still has the lower PriorityClass. Its next pod then gets the higher class, so that the
-/// scheduler takes this pod before the placeholders of new runs (N8).
+/// The name of the placeholder, if the placeholder still has the lower PriorityClass. The manager then sets the higher class for
+/// the placeholder's next pod, so that the scheduler binds this pod before the placeholders of new runs (N8).
 fn raise(own: &Placeholder) -> Option<String> {
     let has_first = own.priority_class.as_deref() == Some(PLACEHOLDER_CLASS);
     (has_first && !own.object.deleting).then(|| own.object.name.clone())
 }
 
 /// The number of times that this module has deleted a placeholder's pod, and the time of the last deletion. `None` if there was
-/// no deletion. The first deletion is not recorded on the placeholder. So without component `placeholder-priority`, a drain of a
-/// node with hundreds of placeholders needs no patch for each placeholder. Instead, a pod that is much younger than its
-/// placeholder's object counts as one deletion.
+/// no deletion. If the placeholder has a controller, its record leaves out the first deletion. So without component
+/// `placeholder-priority`, a drain of a node with hundreds of placeholders needs no patch for each placeholder. Instead, a pod
+/// that is more than [`FIRST_POD`] younger than its placeholder's object counts as one deletion.
 pub(super) fn moved(own: &Placeholder, pod: &Pod) -> Option<Done> {
     let made_anew = || {
         let (own, pod) = (own.created?, pod.created?);
         let done = Done {
             times: 1,
-            // Kubernetes cuts a creation time to whole seconds.
+            // Kubernetes rounds a creation time down to whole seconds.
             last: pod.checked_add(Duration::from_secs(1)).unwrap_or(pod),
             why: String::new(),
         };

@@ -1,5 +1,6 @@
-//! Helps pods that find no room on the node of their placeholder (N2, N7). The manager does not predict which node has room: only
-//! the scheduler knows. The placeholder leaves its node, and asks the scheduler for a node with more room ([`reserve`]).
+//! Helps pods that find no room on the node of their placeholder (N2, N7): this node lacks CPU, memory or another resource.
+//! Either the placeholder leaves its node, and asks the scheduler for a node with more room ([`reserve`]). Or the manager lets
+//! the pod run without its placeholder. The manager does not predict which node has room: only the scheduler knows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,8 +24,8 @@ const TRIED: Duration = Duration::from_secs(12);
 /// `podMaxInUnschedulablePodsDuration` (five minutes), plus the 30 seconds between its checks for such pods, plus its longest
 /// backoff of ten seconds.
 const TRIED_AT_LAST: Duration = Duration::from_secs(340);
-/// The greatest number of times that a pod is freed from its placeholder. Tekton may recreate the pod with its affinity each
-/// time.
+/// The greatest number of times that the manager lets the pod of one TaskRun run without its placeholder. Each time, Tekton may
+/// create the pod with the affinity again.
 const TRIES: u32 = 5;
 
 /// The time from the binding of a placeholder until the scheduler has normally tried a waiting pod of this placeholder again.
@@ -70,7 +71,7 @@ impl<'a> Placed<'a> {
             return None;
         }
         if let Some(size) = self.less(&self.own.needs.requests) {
-            // The room that the placeholder keeps for later pods is of more use to this pod.
+            // The placeholder keeps room for later pods. The waiting pod needs this room now.
             if self.is_confirmed(first, None, decision) {
                 decision.steps.push(self.shrink(size, None));
             }
@@ -127,14 +128,15 @@ impl<'a> Placed<'a> {
         pod.claims.iter().any(|claim| left_out.contains(claim))
     }
 
-    /// Lets the placeholder leave its node, because the node cannot take a pod of the run. If the placeholder cannot
-    /// leave, may return the reason why the pod waits. All placeholders of a run together leave at most [`MOVES`] times. If
-    /// another pod of the run ends, the run has made progress, and the count begins anew. For example, this lets tasks for two architectures take turns.
+    /// Lets the placeholder leave its node, because the node cannot take a pod of the run. If the placeholder cannot leave, may
+    /// return the reason why the pod waits. All placeholders of a run together leave at most [`MOVES`] times. If another pod of
+    /// the run ends, the run has made progress, and the count begins anew. So the placeholder of a run with tasks for two
+    /// architectures may change between their nodes.
     fn ask_anew(&self, node: &str, pod: &'a Pod, decision: &mut Decision) -> Option<Reason> {
         if let Some(resource) = self.lacking_elsewhere(pod, node) {
             let rest = self.tried_in(pod);
             // A new node may have enough of the resource, but the watch of nodes does not queue the run for a new node. So the
-            // manager looks again.
+            // manager decides again after a pause.
             decision.look_in(if rest.is_zero() { LONGEST_PAUSE } else { rest });
             let waits = rest.is_zero() && self.is_confirmed(pod, None, decision);
             return waits.then(|| reasons::resource_missing(&asking(pod), node, resource));
@@ -212,19 +214,19 @@ impl<'a> Placed<'a> {
         left.unwrap_or_default()
     }
 
-    /// True if the pod has waited for a moment, and [`Decision::confirms`] is true for it.
+    /// True if the pod has needed a step for [`MOMENT`], and [`Decision::confirms`] is true for the pod.
     fn is_confirmed(&self, pod: &Pod, fresh: Option<Duration>, decision: &mut Decision) -> bool {
         let wanted = Sight::Wanted(pod.object.name.clone());
         decision.lasts(self.observed, wanted, MOMENT)
             && decision.confirms(self.observed, pod, fresh)
     }
 
-    /// Frees the pods that may run on another node.
+    /// Lets those of the waiting pods that may run on another node run without their placeholder.
     fn let_go(&self, waiting: &[&Pod], decision: &mut Decision) {
         for pod in waiting.iter().filter(|pod| self.is_free(pod)) {
             let answer = self.observed.answers.get(&pod.object.uid);
             let times = answer.map_or(0, |answer| answer.let_go);
-            // Tekton recreates the pod each time, so the pod's age is the time since the last step.
+            // Tekton creates the pod again after each step, so the pod's age is the time since the last step.
             let last = pod.created.filter(|_| times > 0);
             if times < TRIES
                 && self.may_act(pod, times, last, decision)
@@ -247,17 +249,17 @@ impl<'a> Placed<'a> {
 }
 
 impl Decision {
-    /// True if the API server has confirmed that the pod's TaskRun belongs to the run, and this answer is not older than
-    /// `fresh`. Otherwise, if the pod has a TaskRun, adds the step that asks the API server. Labels and affinity prove nothing:
-    /// with `taskRunSpecs`, a run can give its pods the labels and the affinity of another run's pods.
+    /// True if the API server has confirmed that the pod's TaskRun belongs to the run, and this answer is younger than `fresh`.
+    /// With `None`, the answer may have any age. If the result is false and the pod has a TaskRun, adds the step that asks the
+    /// API server. Labels and affinity prove nothing: with `taskRunSpecs`, a run can give its pods the labels and the affinity of
+    /// another run's pods.
     pub(super) fn confirms(
         &mut self,
         observed: &Observed,
         pod: &Pod,
         fresh: Option<Duration>,
     ) -> bool {
-        // A stored answer confirms that the pod belongs to the run. If the answer were that the pod belongs to another run, the
-        // pod would not be a follower.
+        // A stored answer about this pod is positive: after a negative answer, no caller calls this function for the pod.
         let answer = observed.answers.get(&pod.object.uid);
         let confirmed = answer.is_some_and(|answer| {
             fresh.is_none_or(|fresh| elapsed(answer.at, observed.now) < fresh)

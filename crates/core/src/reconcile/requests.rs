@@ -40,7 +40,7 @@ pub struct PodResources {
     pub containers: Vec<ResourceList>,
     /// `spec.resources.requests`: for the pod as a whole.
     pub pod: ResourceList,
-    /// `spec.overhead`: the cost of its runtime class.
+    /// `spec.overhead`: the resources that its RuntimeClass adds.
     pub overhead: ResourceList,
 }
 
@@ -49,13 +49,13 @@ pub struct PodResources {
 pub struct InitContainer {
     /// `resources.requests`.
     pub requests: ResourceList,
-    /// True if `restartPolicy` is `Always`: it keeps running beside the containers after it.
+    /// True if `restartPolicy` is `Always`: the container keeps running beside all later containers.
     pub sidecar: bool,
 }
 
-/// A pod's requests: the most that it needs at any time, plus its overhead. A sidecar keeps running beside the containers after
-/// it; other init containers run one at a time. For CPU, memory and huge pages, requests of the pod as a whole replace the sum
-/// of its containers.
+/// A pod's requests: the most that its containers request at the same time, plus its overhead. A sidecar keeps running beside all
+/// later containers. Other init containers run one at a time. If the pod as a whole has a request for CPU, memory or huge pages,
+/// this request replaces the value from the containers.
 pub fn requests(pod: &PodResources) -> Amounts {
     let mut sidecars = Nano::default();
     let mut starting = Nano::default();

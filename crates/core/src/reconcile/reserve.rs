@@ -1,14 +1,15 @@
-//! Lets placeholders ask the scheduler for the room that their runs need (B3, N7).
+//! Sets the requests of placeholders, so that the scheduler chooses nodes with enough CPU and memory for their runs (B3, N7).
+//! *Room* is the CPU and memory that a placeholder requests for pods of the run, in addition to its own requests.
 //!
 //! If a placeholder asks for room, its pod is created with a scheduling gate. Then the manager increases the pod's requests and
 //! removes the gate. The first pod of a placeholder without a controller needs no gate: the manager creates this pod with the
-//! increased requests. At first, the placeholder asks for the most that the run's pods can request at the same time. If the
-//! scheduler finds no node, the placeholder asks only for the room of the largest of these pods, and waits. Once the placeholder
-//! is bound, it gives the room up. It does so at once, or, with [`Reserves::Peak`], pod by pod. The requests of a bound
-//! placeholder never grow, because that would bypass the scheduler.
+//! increased requests. At first, the placeholder asks for the most that the run's pods can request at the same time. (Under a
+//! quota, it asks for no room at first.) If the scheduler finds no node, the placeholder asks only for the requests of the
+//! largest of these pods, and waits. A bound placeholder gives the room up: at once, or, with [`Reserves::Peak`], pod by pod.
+//! The requests of a bound placeholder never grow, because that would bypass the scheduler.
 //!
 //! With [`Reserves::Nothing`], a placeholder asks for room only after it left a node that had no room for a pod of the run
-//! (module `make_room`). Then it asks for the room of the largest waiting pod.
+//! (module `make_room`). Then it asks for the requests of the largest waiting pod.
 
 mod followers;
 
@@ -33,7 +34,7 @@ pub const GATE: &str = "coscheduler.dev/reservation";
 pub(super) const MOMENT: Duration = Duration::from_secs(2);
 /// A kubelet normally acts on a resize within this time.
 const RESIZED: Duration = Duration::from_secs(10);
-/// The scheduler normally looks at a pod with new requests within this time.
+/// The scheduler normally tries to bind a pod with new requests within this time.
 const REFUSED: Duration = Duration::from_secs(5);
 
 /// The nodes that may take a placeholder's pod.
@@ -54,7 +55,7 @@ pub struct Place {
     pub limited_by: Option<String>,
 }
 
-/// A planned placeholder that has a pod. Neither is being deleted.
+/// A planned placeholder and its pod. Neither the placeholder nor the pod is being deleted.
 pub(super) struct Placed<'a> {
     pub observed: &'a Observed,
     pub run: &'a PipelineRun,
@@ -95,7 +96,7 @@ pub(super) fn reserve(observed: &Observed, decision: &mut Decision) {
 }
 
 impl<'a> Placed<'a> {
-    /// Sets the first requests of the pod and the nodes that may take it, and removes its gate.
+    /// Adds the step that sets the first requests of the pod, limits the pod to certain nodes, and removes its gate.
     fn open(&self, decision: &mut Decision) {
         let left = &self.own.record.left;
         let home = self.home();
@@ -111,8 +112,8 @@ impl<'a> Placed<'a> {
         let own = &self.own.needs;
         let special = waiting.filter(|pod| pod.needs.limit_nodes_more_than(own));
         let beside = match special {
-            // In the first case, the placeholder returns to a node with pods of the run. In the second case, it could not give
-            // its room up before.
+            // The placeholder asks for no room in two cases: it returns to a node with pods of the run; or its earlier pod could
+            // not give the room up.
             _ if home.is_some() || self.own.record.keeps_room => Vec::new(),
             // The waiting pod needs certain nodes. Other pods perhaps do not need them, so the requests of other pods do not
             // count.
@@ -121,10 +122,11 @@ impl<'a> Placed<'a> {
         };
         let mut sizes = with_room(&own.requests, &beside);
         if sizes.is_empty() {
-            // The manager may have set a size before it was restarted.
+            // Before a restart, the manager may have increased the requests. Now the pod asks for no room, so reduce them.
             sizes.extend(self.less(&own.requests));
         }
-        // A placeholder without a controller has no record: if it had a pod before, pods that follow it are older.
+        // A placeholder without a controller has no record. But a pod that follows it and is older than its pod shows that it had
+        // another pod before.
         let mut followers = self.followers().all();
         let is_younger =
             self.own.backend == Backend::Pod && followers.any(|pod| pod.created < self.pod.created);
@@ -149,15 +151,16 @@ impl<'a> Placed<'a> {
     /// the room of the largest of them. If no node has this room either, the next step depends on the volumes of the
     /// placeholder's claims:
     ///
-    /// - If only one node reaches the volumes, the placeholder asks for no room.
-    /// - If several nodes reach the volumes, but not every node, the placeholder asks for the room of the largest pod that uses
-    ///   one of the claims.
+    /// - If one of the volumes is reached by only one node, the placeholder asks for no room.
+    /// - Otherwise, if some nodes do not reach all volumes, the placeholder asks for the room of the largest pod that uses one of
+    ///   the claims. Other pods count only if they exist and wait.
     /// - If every node reaches the volumes, the requests stay as they are.
     ///
-    /// Once the placeholder is bound, it keeps no room, or, with [`Reserves::Peak`], the room for pods that do not exist yet.
+    /// A bound placeholder keeps no room, or, with [`Reserves::Peak`] and without a quota, the room for pods that do not exist
+    /// yet.
     ///
-    /// Deletes the pod in two cases: the pod is not bound, and other nodes are suitable now; or the requests of a bound pod are
-    /// not reduced for too long.
+    /// Deletes the pod in two cases. First: the scheduler has not bound the pod, and the pod must be limited to other nodes than
+    /// it is. Second: the requests of a bound pod are not reduced for too long.
     fn reduce(&self, decision: &mut Decision) {
         if let Some(node) = &self.pod.node {
             if self.is_giving_up() {
@@ -223,15 +226,15 @@ impl<'a> Placed<'a> {
     pub(super) fn shrink(&self, size: Amounts, reason: Option<Reason>) -> Step {
         let mut pod = self.pod.object.clone();
         if self.with_own(&Amounts::default()) == size {
-            // No later decision asks for less, so the pod may have changed since the observation. For example, the kubelet often
-            // writes the status at the same time.
+            // No later decision asks for less, so this step may reduce a newer version of the pod than the observed one. For
+            // example, the kubelet often writes the status at the same time.
             pod.resource_version.clear();
         }
         Step::Shrink { pod, size, reason }
     }
 
-    /// Creates the pod again if the pod holds room for too long, because the API server or the kubelet does not act on a resize.
-    /// This is done only while the placeholder's record has fewer than [`MOVES`] moves.
+    /// Deletes the pod if the pod holds room for too long, because the API server or the kubelet does not act on a resize. The
+    /// next pod asks for no room. Acts only while the placeholder's record has fewer than [`MOVES`] moves.
     fn come_back(&self, node: &str, decision: &mut Decision) {
         let moved = self.own.record.moved.as_ref();
         let may = moved.is_none_or(|done| done.times < MOVES);
@@ -308,13 +311,13 @@ impl<'a> Placed<'a> {
     }
 }
 
-/// The requests for which the first pod of a placeholder asks when it is created without the scheduling gate, in this order. If
-/// the API server accepts none, the pod keeps the requests of the specification. `None` if the pod is created with the gate, or
-/// if the placeholder reserves no room.
+/// The requests to try for the first pod of a placeholder, in this order, if the pod is created without the scheduling gate. If
+/// the API server accepts none, the pod gets the requests of the specification. `None` if the pod is created with the gate, or if
+/// the placeholder reserves no room.
 ///
-/// Only a pod without a controller can be created in this way: a controller would create each later pod in the same size. A
-/// placeholder with followers had a pod before, and its next pod may have to return to the followers' node. So the next pod
-/// starts with the gate.
+/// Only a pod without a controller can be created in this way: a controller would create each later pod with the same requests.
+/// If the run has TaskRuns or the placeholder has followers, the placeholder perhaps had a pod before, and the new pod may have
+/// to return to the followers' node. So this pod starts with the gate.
 pub(super) fn first_sizes(
     observed: &Observed,
     run: &PipelineRun,

@@ -6,7 +6,7 @@ use super::reserve::Placed;
 use crate::observed::Pod;
 use crate::volumes::reaches;
 
-/// The most nodes that a placeholder prefers by name.
+/// The greatest number of nodes that a placeholder prefers by name.
 const NODES: usize = 50;
 
 impl<'a> Placed<'a> {
@@ -51,8 +51,8 @@ impl<'a> Placed<'a> {
         lacking.map(|(name, _)| name.as_str())
     }
 
-    /// The nodes that the placeholder's pod may run on when it asks for a node for this pod. They reach the volumes of its
-    /// claims.
+    /// The nodes that may take the placeholder when it asks for a node for this pod. These nodes meet the pod's node selector and
+    /// node affinity, reach the volumes of the placeholder's claims, and have no cordon or taint that keeps the placeholder away.
     fn good_nodes(&self, pod: &'a Pod) -> impl Iterator<Item = &'a Node> {
         let claims = self.observed.claims_of(self.spec, self.pod);
         let seen = self.observed.seen(&claims);

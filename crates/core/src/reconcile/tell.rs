@@ -29,10 +29,11 @@ use waiting::Wait;
 /// because volumes are provisioned or caches sync.
 const MOMENT: Duration = Duration::from_secs(2);
 
-/// The most TaskRuns that get an Event about the same placeholders.
+/// The greatest number of TaskRuns that get an Event about one reason why the run waits.
 const MOST_TASK_RUNS: usize = 10;
 
-/// Adds the Events and the annotation to `decision`. `cause` is the reason why a pod waits although its placeholder is bound.
+/// Adds the Events and the annotation to `decision`. `cause` is the reason why a pod waits although its placeholder is bound, if
+/// no step of `make_room` can help the pod.
 pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut Decision) {
     let Some((run, planned)) = &observed.run else {
         return;

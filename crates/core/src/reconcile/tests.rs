@@ -103,7 +103,7 @@ fn bare(mode: Mode, claims: &[&str]) -> Observed {
     observed
 }
 
-/// The run with its placeholders on node-1. There is a node-2, too.
+/// The observation of a run with its placeholders on node-1. Node-2 exists too.
 fn observed_in(mode: Mode, claims: &[&str]) -> Observed {
     let mut observed = bare(mode, claims);
     let specs = observed.planned().to_vec();
@@ -332,7 +332,7 @@ fn blocked(decision: &Decision) -> Option<&str> {
     Some(blocked.as_ref().map_or("", |reason| reason.code.as_str()))
 }
 
-/// This number of earlier actions. The last one was this long `ago`.
+/// This number of earlier actions. The last action was this long `ago`.
 fn once(observed: &Observed, times: u32, ago: Duration) -> Option<Done> {
     Some(Done {
         times,

@@ -1,4 +1,4 @@
-//! The objects, other than the run itself, that determine the requests of a run's pods, the defaults of parameters, and the
+//! The data from other objects than the run that determine the requests of the run's pods, the defaults of parameters, and the
 //! claims of Tasks.
 
 use std::collections::BTreeMap;
@@ -19,7 +19,8 @@ const CONTAINERS: &str = "default-container-resource-requirements";
 const POD_TEMPLATE: &str = "default-pod-template";
 const RESULTS_FROM: &str = "results-from";
 
-/// The objects, other than the run itself, that determine the requests of a run's pods, and the defaults of parameters (V9).
+/// The data from other objects than the run that determine the requests of the run's pods, the defaults of parameters (V9), and
+/// the claims in the `volumes` of Tasks (V1).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Catalog {
     /// The tasks of the Pipeline that `spec.pipelineRef` names. Empty if this Pipeline is not known.

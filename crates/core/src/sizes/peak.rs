@@ -30,8 +30,8 @@ pub struct Demand {
     /// The most CPU, and the most memory, that these pods can request at the same time, together with the pods that already run.
     pub peak: Amounts,
     /// The most CPU, and the most memory, that a single pod requests. [`Sizes::demand`] counts the future pods of tasks that have
-    /// no pod yet. Module `reserve` also counts the existing pods without a node. A node with less room cannot run all of these
-    /// pods, not even one after the other. This amount is never greater than `peak`.
+    /// no pod now. Module `reserve` also counts the existing pods without a node. If a node has less room than this amount, at
+    /// least one of these pods cannot run there. This amount is never greater than `peak`.
     pub need: Amounts,
 }
 
@@ -87,8 +87,8 @@ impl Sizes {
         before
     }
 
-    /// The order of the tasks that have not ended. It leaves out the custom tasks, and those tasks that wait for a custom task
-    /// and have no TaskRun yet.
+    /// The order of the tasks that have not ended. The order leaves out the custom tasks, and those tasks that wait for a custom
+    /// task and have no TaskRun yet.
     fn order<'a>(&'a self, progress: &BTreeMap<&str, Progress>) -> Order<'a> {
         let mut order = Order::new();
         let gate = order.add_node(None);
@@ -136,8 +136,7 @@ struct Reduced<'a> {
 }
 
 fn reduced<'a>(order: &Order<'a>) -> Reduced<'a> {
-    // Tekton denies a Pipeline with a cycle. If there is a cycle anyway, all tasks of the run count as if they ran at the same
-    // time.
+    // Tekton denies a Pipeline with a cycle. If there is a cycle nevertheless, all tasks count as if they ran at the same time.
     let sorted = toposort(order, None).unwrap_or_default();
     let (successors, _) = dag_to_toposorted_adjacency_list::<_, u32>(order, &sorted);
     let (reduction, _) = dag_transitive_reduction_closure(&successors);

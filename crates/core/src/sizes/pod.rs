@@ -31,8 +31,8 @@ use crate::run_claims::in_volumes;
 
 use super::catalog::Catalog;
 
-/// The resources of LimitRanges that Tekton handles. The number is the unit, in billionths, to which Tekton rounds a step's part
-/// of the resource.
+/// The resources for which Tekton sets requests from LimitRanges. The number is the unit, in billionths, to which Tekton rounds a
+/// step's part of the resource.
 const DIVIDED: [(&str, i128); 3] = [
     ("cpu", MILLI),
     ("memory", WHOLE),
@@ -213,7 +213,7 @@ pub(super) fn requests(
     })
 }
 
-/// The name of each step's container, with the resources that the Task and the run give the step.
+/// The name of each step's container, with the resources that the Task and the run set for the step.
 fn steps(task: &TaskSpec, settings: &PodSettings) -> Vec<(String, Resources)> {
     let steps = task.steps.iter().map(|step| Container {
         name: step.name.clone(),

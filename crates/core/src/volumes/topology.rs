@@ -112,7 +112,7 @@ pub(super) fn can_meet(lists: &[&[NodeTerm]], nodes: &Nodes) -> bool {
     named.any(|node| node_meets(&node.name, &node.labels, lists)) || some_node_meets(&others)
 }
 
-/// True if a node with suitable name and labels could meet at least one term of each list.
+/// True if a node with a suitable name and suitable labels could meet at least one term of each list.
 fn some_node_meets(lists: &[&[NodeTerm]]) -> bool {
     let distinct: BTreeSet<&[NodeTerm]> = lists.iter().copied().collect();
     let mut lists: Vec<_> = distinct.into_iter().collect();
@@ -167,8 +167,8 @@ fn with<'a>(required: &Required<'a>, term: &'a NodeTerm) -> Option<Required<'a>>
     possible.then_some(both)
 }
 
-/// All of these requirements are about the same label or field. True if some value, or the absence of the label or field, meets
-/// them all.
+/// True if some value of a label or field, or the absence of the label or field, meets all requirements. All `requirements` are
+/// about the same label or field.
 fn can_be_met(requirements: &[&NodeRequirement]) -> bool {
     let listed = || requirements.iter().flat_map(|one| &one.values);
     let unlisted: String = listed().map(String::as_str).chain(["x"]).collect();

@@ -54,8 +54,8 @@ pub fn set(owner: Owner<'_>, set: &StatefulSet) -> Value {
     })
 }
 
-/// The merge patch that takes over the pod of the StatefulSet. `None` if another object controls the pod, or if it has our labels
-/// already.
+/// The merge patch that takes over the pod of the StatefulSet. `None` if the StatefulSet does not control the pod, or if the
+/// pod has our labels already.
 pub fn pod(owner: Owner<'_>, set: &StatefulSet, pod: &Pod) -> Option<Value> {
     let controller = objects::controller(&pod.metadata)?;
     let is_own = Some(controller.uid) == set.metadata.uid;
@@ -91,7 +91,7 @@ pub fn claims(
 }
 
 /// The merge patch that gives the claim `found` the labels and the owner of `made`. `None` if the StatefulSet did not make the
-/// claim: then the claim lacks a label of the StatefulSet's selector, or has an owner.
+/// claim, or if the claim is taken over already: the claim lacks a label of the StatefulSet's selector, or has an owner.
 pub fn claim(
     owner: Owner<'_>,
     set: &StatefulSet,
@@ -170,7 +170,7 @@ mod tests {
             set.metadata.labels = set.spec.as_ref().unwrap().selector.match_labels.clone();
             set
         };
-        // The author's own value, and our value, which Tekton copied from the run.
+        // First a value of the run's author, then our own value. Tekton copied each of them from the run.
         for value in ["pipelines-as-code", TEKTON_COSCHEDULER] {
             let set = with(MANAGED_BY, value);
             assert!(is_tektons(&set), "{value}");

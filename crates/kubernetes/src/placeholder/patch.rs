@@ -39,7 +39,7 @@ pub fn raise(own: &Placeholder) -> Value {
     })
 }
 
-/// The merge patch after which the controller of a parked placeholder creates the placeholder's pod.
+/// The merge patch after which the StatefulSet of a parked placeholder (it has zero replicas) gets its pod.
 pub fn start(own: &Placeholder) -> Value {
     json!({"metadata": {"uid": own.object.uid}, "spec": {"replicas": 1}})
 }

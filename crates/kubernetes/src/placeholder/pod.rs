@@ -1,8 +1,8 @@
 //! Builds the pod of a placeholder without a StatefulSet, and the StatefulSet that succeeds this pod.
 //!
-//! The pod is like the pod that the StatefulSet controller would create: it has the same name, labels, volumes and claims. If the
-//! manager has to move the placeholder, a StatefulSet takes the pod's place: it recreates the pod on another node, and keeps the
-//! record of the manager's actions while there is no pod.
+//! The pod is like the pod that the StatefulSet controller would create: it has the same name, volumes and claims, and the
+//! labels of the StatefulSet's pod template. If the manager has to move the placeholder, a StatefulSet takes the pod's place:
+//! it creates the next pod, and keeps the record of the manager's actions while there is no pod.
 
 use coscheduler_core::annotations::RECORD;
 use coscheduler_core::config::Reserves;
@@ -19,8 +19,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use super::size::{limits, list};
 use super::stateful_set::{Owner, build, keeps_node, pod_spec, reference, volume, with_owner};
 
-/// The pod of a placeholder without a StatefulSet. The run is its controller, so that `kubectl drain` and autoscalers may evict
-/// it.
+/// The pod of a placeholder without a StatefulSet. The run is its controller, because `kubectl drain` without `--force` refuses
+/// to evict a pod that has no controller.
 pub fn pod(owner: Owner<'_>, spec: &PlaceholderSpec, volumes: &Volumes) -> Pod {
     let mut pod = pod_spec(spec, volumes);
     let made = spec.claim_templates.iter().map(|template| {
@@ -48,7 +48,7 @@ pub fn pod(owner: Owner<'_>, spec: &PlaceholderSpec, volumes: &Volumes) -> Pod {
     }
 }
 
-/// The pod without the scheduling gate. It asks for `size`, or for its own requests.
+/// The pod without the scheduling gate. It requests `size`. Without `size`, its requests stay.
 pub fn opened(mut pod: Pod, size: Option<&Amounts>) -> Pod {
     let Some(spec) = &mut pod.spec else {
         return pod;
@@ -65,12 +65,12 @@ pub fn opened(mut pod: Pod, size: Option<&Amounts>) -> Pod {
     pod
 }
 
-/// What the StatefulSet that succeeds the pod of a placeholder has in addition to the specification.
+/// The properties that the StatefulSet that succeeds a placeholder's pod has in addition to the specification.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Succession {
     /// The record of the manager's actions on the placeholder.
     pub record: Record,
-    /// True if its pods start with the scheduling gate in any case.
+    /// True if its pods start with the scheduling gate even if the specification reserves nothing.
     pub gated: bool,
     /// True if its pods have PriorityClass [`EVACUATED_CLASS`].
     pub raised: bool,
@@ -85,7 +85,7 @@ pub fn successor(
 ) -> StatefulSet {
     let mut spec = spec.clone();
     if succession.gated && spec.reserves == Reserves::Nothing {
-        // Of the two other values, this one differs less. The gate and the limits are the same with both.
+        // The StatefulSet would be the same with `Reserves::Peak`.
         spec.reserves = Reserves::Placement;
     }
     let mut set = build(owner, &spec, volumes);

@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use crate::affinity::{WEIGHT, both};
 use crate::{needs, objects, pods};
 
-/// The limits of a pod with these requests: one percent more. If the limits were equal to the requests, the pod would have QoS
-/// class Guaranteed, and Kubernetes does not allow a resize that changes the QoS class. With whole CPUs, such a pod could also
-/// get exclusive CPUs.
+/// The limits of a pod with these requests: one percent more, and at least one millicore and one byte more. If the limits were
+/// equal to the requests, the pod would have QoS class Guaranteed, and Kubernetes does not allow a resize that changes the QoS
+/// class. With whole CPUs, such a pod could also get exclusive CPUs.
 pub fn limits(requests: &Amounts) -> BTreeMap<String, Quantity> {
     let more = |amount: i128| amount + (amount / 100).max(1);
     list(more(requests.milli_cpu), more(requests.memory))
@@ -61,7 +61,7 @@ pub fn open(pod: &ObjectRef) -> Value {
 /// and an annotation that names the limit.
 ///
 /// The API server lets a gated pod add keys to its node selector, and requirements to each term of its required node affinity.
-/// Preferences and tolerations may be added at any time. Source: Kubernetes 1.35, `pkg/apis/core/validation/validation.go`,
+/// It lets a gated pod change its preferences, and lets any pod add tolerations. Source: Kubernetes 1.35, `pkg/apis/core/validation/validation.go`,
 /// `ValidatePodUpdate`.
 pub fn open_at(pod: Pod, place: &Place) -> Value {
     let mut patch = open(&objects::reference(pod.metadata));
@@ -134,8 +134,8 @@ mod tests {
     use coscheduler_core::labels::{COMPONENT, PIPELINE_RUN_UID};
     use coscheduler_core::observed::Needs;
 
-    /// The `spec` of the patch for a placeholder's pod with this spec. Checks what every patch has: the uid, the removal of the
-    /// gate, and the limit, which can be read back.
+    /// The `spec` of the patch for a placeholder's pod with this spec. Checks three parts of the patch: the uid, the removal of
+    /// the gate, and the annotation with the limit, which [`pods::view`] reads.
     fn opened(spec: &Value, place: &Place) -> Value {
         let labels = json!({PIPELINE_RUN_UID: "run", COMPONENT: AFFINITY_ASSISTANT});
         let mut pod =
@@ -186,7 +186,7 @@ mod tests {
         let patch = opened(&spec(&disk, json!({"zone": "a"}), json!([ci])), &place);
         let both = json!([{"matchExpressions": [disk, arch]}]);
         assert_eq!(required(&patch), &both);
-        // A gated pod's own keys cannot change.
+        // A gated pod's existing keys of the node selector cannot change.
         assert_eq!(patch["nodeSelector"], json!({"pool": "big"}));
         assert_eq!(patch["tolerations"], json!([ci, gpu]));
         let alone = opened(&json!({"containers": []}), &place);

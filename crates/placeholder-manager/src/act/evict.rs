@@ -1,5 +1,5 @@
-//! Deletes a pod that must leave its node, or whose placeholder moves. If the pod alone makes up its placeholder, the placeholder
-//! first gets a controller, which keeps the record of the manager's actions and creates the next pod.
+//! Deletes a pod that must leave its node, or the pod of a placeholder that needs another pod. If the placeholder is only this
+//! pod, it first gets a controller, which keeps the record of the manager's actions and creates the next pod.
 
 use coscheduler_core::observed::Observed;
 use coscheduler_core::reconcile::Step;
@@ -76,7 +76,7 @@ impl Reconciler {
                 self.refresh(recorded);
             }
         }
-        // If the pod was changed meanwhile, the request deletes nothing, and the next reconcile of the run decides again.
+        // If the pod has changed meanwhile, the request deletes nothing, and the next reconcile of the run decides again.
         let deleted = self.requests.evict(&key.namespace, pod, *at_once).await?;
         if deleted {
             acted.events.push(reason.clone());

@@ -1,5 +1,5 @@
-//! The last Event about a failure of each placeholder and each claim. An Event is removed when the placeholder has its pod, or
-//! the claim has its volume.
+//! For each placeholder and each claim, the last Event about a failure. The cache drops an Event when the placeholder has its
+//! pod, when the claim has its volume, or when the object or the Event is gone.
 
 use std::collections::{HashMap, HashSet};
 

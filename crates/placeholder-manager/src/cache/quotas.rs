@@ -1,12 +1,13 @@
-//! The ResourceQuotas that count CPU or memory. In their namespaces, a placeholder reserves no room before a pod of its run
-//! waits, because the quota would count the reservation in addition to the run's pods.
+//! The ResourceQuotas that count CPU or memory. In their namespaces, a placeholder reserves no room until it has left a node
+//! that had no room for a pod of the run. Otherwise, the quota would count the reservation in addition to the run's pods.
 
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 use k8s_openapi::api::core::v1::ResourceQuota;
 
 use super::{Cache, RunKey};
 
-/// True if the quota counts CPU or memory, in `spec.hard`: `cpu`, `requests.cpu` or `limits.cpu` (Kubernetes, "Resource Quotas").
+/// True if the quota counts CPU (key `cpu`, `requests.cpu` or `limits.cpu` of `spec.hard`) or memory (the same keys with
+/// `memory`). Source: Kubernetes, "Resource Quotas".
 fn counts(quota: &ResourceQuota) -> bool {
     let hard = quota.spec.iter().flat_map(|spec| &spec.hard);
     hard.flat_map(|hard| hard.keys()).any(|key| {

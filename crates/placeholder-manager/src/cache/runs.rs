@@ -15,8 +15,8 @@ use super::store::Object as _;
 use super::{Before, Cache, Index, KnownRun, RunKey, used};
 
 impl Cache {
-    /// Stores a run. Returns the runs to reconcile. A run that was done before and is cleaned up is not returned, because there
-    /// may be thousands of such runs.
+    /// Stores a run. Returns the runs to reconcile. A run that is done and cleaned up is left out, unless the cache contained it
+    /// as not done: there may be thousands of such runs.
     pub(crate) fn apply_run(&self, run: PipelineRun) -> Vec<RunKey> {
         let is_done = run.state == RunState::Done;
         let run = if is_done { run.reduced() } else { run };
@@ -138,7 +138,7 @@ impl Cache {
 }
 
 impl Index {
-    /// True if the run is done in the index, or if the index does not contain the run.
+    /// True if the index contains the run as done, or does not contain the run.
     fn was_done(&self, run: &PipelineRun) -> bool {
         let known = self.names.get(&run.uid);
         let known = known.and_then(|name| self.runs.get(name));

@@ -307,13 +307,13 @@ fn n8_a_task_runs_pod_that_has_ended_is_forgotten() {
     let index = cache.read();
     assert!(index.pods.all().is_empty() && index.pods_by_node.is_empty());
     drop(index);
-    // The name of its TaskRun is kept until the run has ended.
+    // The cache keeps the name of the pod's TaskRun until the run has ended.
     assert_eq!(cache.observe(&key()).ended.len(), 1);
     let mut done = run(&[]);
     done.state = RunState::Done;
     cache.apply_run(done);
     assert!(cache.read().ended.is_empty());
-    // Nothing is kept of pods of runs that have ended or are unknown, and their runs are not queued.
+    // The cache keeps nothing about pods of runs that have ended or are unknown, and does not queue these runs.
     for run in ["u", "gone"] {
         let old = read_pod(task_pod(run, "old"));
         assert!(cache.end_pod(&old).is_empty() && cache.read().ended.is_empty());
@@ -442,13 +442,13 @@ fn n8_a_run_that_is_done_and_has_no_objects_is_small_and_queues_nothing() {
     assert_eq!(kept.annotations.keys().collect::<Vec<_>>(), [MODE]);
     assert!(kept.labels.is_empty() && kept.workspaces.is_empty());
     assert_eq!(cache.apply_run(done("12", PLACEHOLDER)), []);
-    // Work is left: its annotation says that it waits, or it has an object.
+    // Work is left if the run has annotation `coscheduler.dev/blocked`, or an object.
     assert!(cache.runs_to_sweep().is_empty());
     assert_eq!(cache.apply_run(done("13", BLOCKED)), [key()]);
     assert_eq!(cache.runs_to_sweep(), [key()].into());
     cache.apply_placeholder(placeholder(&run(&["data"])));
     assert_eq!(cache.apply_run(done("14", PLACEHOLDER)), [key()]);
-    // The run ends.
+    // The run was active before, and ends now.
     let cache = Cache::default();
     cache.apply_run(run(&["data"]));
     assert_eq!(cache.apply_run(done("11", PLACEHOLDER)), [key()]);

@@ -78,7 +78,8 @@ fn each_field_that_names_another_run_is_refused() {
         let other = |call: &mut Identity| call.resource_version = version.to_owned();
         check(&cache, other, Some("resource_version"));
     }
-    // With the uid of another run, the version does not match, or else the name or the namespace does not match.
+    // With the uid of another run, the version does not match. If the version belongs to no known run, the name or the
+    // namespace does not match.
     check(
         &cache,
         |call| call.uid = "u-other".to_owned(),

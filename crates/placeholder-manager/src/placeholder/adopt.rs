@@ -65,8 +65,8 @@ impl Requests {
         Ok(())
     }
 
-    /// Gives a claim that `set` made the labels and the owner of `made`, so that it is deleted after the run. If `set` has not
-    /// made the claim yet, creates it. Does nothing if the claim with this name does not come from `set`.
+    /// Gives the labels and the owner of `made` to the claim that `set` created, so that the claim is deleted after the run. If
+    /// the claim does not exist yet, creates `made`. Does nothing if the claim with this name does not come from `set`.
     async fn adopt_claim(
         &self,
         owner: Owner<'_>,

@@ -265,7 +265,7 @@ async fn n2_a_placeholder_leaves_once_the_api_server_has_said_whose_the_pod_is()
     );
 }
 
-/// Two pods wait. Each answer takes so long that the answer about the other pod is then too old.
+/// Two pods wait. Each answer about a pod takes so long that the earlier answer about the other pod has expired.
 #[tokio::test]
 async fn n2_there_is_a_pause_before_the_api_server_is_asked_once_more() {
     let manager = to_let_go(|asked| {
@@ -304,7 +304,7 @@ async fn n2_p7_nothing_is_done_for_a_pod_whose_task_run_is_another_runs() {
     assert_eq!(short, ["GET task"]);
 }
 
-/// As [`waiting`], with a pod that uses no claim of the placeholder, which cannot leave node-1.
+/// As [`waiting`], but the pod uses no claim of the placeholder, and the placeholder cannot leave node-1.
 async fn to_let_go(answer: impl Fn(&Asked) -> (u16, Value) + Send + 'static) -> Manager {
     let manager = waiting("own", answer).await;
     let volume = json!({"metadata": {"name": "pv"}, "spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [

@@ -1,4 +1,4 @@
-//! The requests about the room that a placeholder's pod reserves (B3).
+//! The requests about the CPU and memory that a placeholder's pod reserves (B3).
 
 use coscheduler_core::observed::ObjectRef;
 use coscheduler_core::plan::{PlaceholderSpec, Reason};
@@ -16,7 +16,7 @@ use crate::error::Error;
 /// The outcome of a resize.
 #[derive(Debug)]
 pub(crate) enum Resized {
-    /// The pod asks for the size now.
+    /// The pod now requests this size.
     To(Box<Pod>),
     /// The pod is gone, or it was changed or replaced meanwhile.
     Gone,
@@ -59,8 +59,8 @@ impl Requests {
         retried(|| api.create(&params, pod)).await.map(drop)
     }
 
-    /// True if the API server serves subresource `pods/resize`. Otherwise, a placeholder could never give its room up. Asks the
-    /// API server only once.
+    /// True if the API server serves subresource `pods/resize`. Without it, a placeholder could never reduce its requests.
+    /// Keeps the API server's answer, but no error.
     pub(crate) async fn can_resize(&self) -> Result<bool, Error> {
         let ask = async || {
             let served = retried(|| self.client.list_core_api_resources("v1")).await?;
@@ -68,14 +68,14 @@ impl Requests {
         };
         match self.can_resize.get_or_try_init(ask).await {
             Ok(can) => Ok(*can),
-            // The manager may not ask.
+            // The manager lacks the right to ask.
             Err(kube::Error::Api(status)) if status.code == 403 => Ok(false),
             Err(error) => Err(failed("list the resources of API v1".to_owned(), error)),
         }
     }
 
-    /// Makes a placeholder's pod ask for this size. Kubernetes before 1.34 does not reduce the memory limit of a pod. There, the
-    /// memory limit stays as it is.
+    /// Makes a placeholder's pod request this size. Kubernetes before 1.34 does not reduce the memory limit of a pod, so there
+    /// this limit stays.
     pub(crate) async fn resize(
         &self,
         namespace: &str,

@@ -74,8 +74,8 @@ async fn what_exists_is_no_error_and_what_is_forbidden_is_final() {
     assert_eq!(asked, 1);
 }
 
-/// Creates a placeholder when an object with its name exists already: `found`. With `None`, this object is gone a moment later.
-/// Returns the result.
+/// Creates a placeholder when object `found` with its name exists already, and returns the result. `None` means that this
+/// object is gone a moment later.
 async fn meets(found: Option<Value>) -> Result<bool, Error> {
     let (client, _) = Server::new(move |asked| match (&asked.method, &found) {
         (&Method::POST, _) => status(409, "AlreadyExists", "exists"),

@@ -39,7 +39,8 @@ impl Requests {
         Ok(unless_gone(patched, act)?.is_some())
     }
 
-    /// Finds out if the PipelineRun with this uid controls the pod's TaskRun, and how often the TaskRun was let go.
+    /// Finds out if the PipelineRun with this uid controls the pod's TaskRun, and how often [`Self::let_go`] changed this
+    /// TaskRun.
     pub(crate) async fn ask(
         &self,
         namespace: &str,

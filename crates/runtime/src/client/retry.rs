@@ -16,7 +16,8 @@ use crate::Deadline;
 use crate::metrics::Metrics;
 use crate::rpc::MethodLabels;
 
-/// The first backoff. Each further backoff is twice as long. A random time of up to the same length is added to each backoff.
+/// The first backoff. Each further backoff is twice as long, up to [`LONGEST_DELAY`]. A random time of up to the same length is
+/// added to each backoff.
 const FIRST_DELAY: Duration = Duration::from_millis(50);
 const LONGEST_DELAY: Duration = Duration::from_secs(1);
 /// Retries that a channel may send per second. A service that has just started can answer hundreds of calls per second, so this
@@ -24,7 +25,7 @@ const LONGEST_DELAY: Duration = Duration::from_secs(1);
 const RETRIES_PER_SECOND: f64 = 50.0;
 /// The most retries that the budget holds, after a time without retries.
 const MOST_SAVED: f64 = 50.0;
-/// Each call adds this many retries to the budget.
+/// Each call made with [`super::request`] adds this many retries to the budget.
 const RETRIES_PER_CALL: f64 = 0.2;
 
 /// The retries of one channel; clones share the budget.

@@ -1,7 +1,7 @@
 //! The connection to the API server. All requests of a process share one HTTP/2 connection. Pings detect that this connection
-//! carries no data any more (N9). Without pings, a dead connection would look like a connection whose watches deliver no changes.
-//! If the API server does not offer HTTP/2, requests in progress at the same time use separate connections, and only the read
-//! timeout detects a dead one.
+//! carries no data any more (N9). Without pings, a dead connection would look like a connection whose watches deliver no
+//! changes. If the API server does not offer HTTP/2, requests in progress at the same time use separate connections. Then the
+//! read timeout detects a dead connection.
 
 use std::time::Duration;
 

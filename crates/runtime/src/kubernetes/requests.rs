@@ -1,5 +1,5 @@
 //! The layer around every request to the API server. It counts and times requests by verb and resource, as RBAC names them. If
-//! a request belongs to a trace, the layer opens a span. It does not time watches, because they last for minutes.
+//! a request belongs to a trace, the layer opens a span. It counts watches, but does not time them.
 
 use std::task::{Context, Poll};
 use std::time::Instant;

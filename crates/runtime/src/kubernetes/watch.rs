@@ -15,8 +15,8 @@ use tracing::{info, warn};
 
 use crate::Condition;
 
-/// The number of objects in one answer to a list request. A process never returns the memory that its largest answer needed. With
-/// 500 objects, the default of kube, 2,000 pods with many volumes cost hundreds of megabytes.
+/// The number of objects in one answer to a list request. A process keeps the memory that its largest answer needed. With
+/// answers of 500 objects, the default of kube, 2,000 pods with many volumes cost hundreds of megabytes.
 const PAGE: u32 = 20;
 /// The status code of the answer to a request with a field that the API server does not know or does not allow.
 const INVALID: u16 = 422;

@@ -1,4 +1,5 @@
-//! The requests of an election: watches the Lease, carries out the acts of [`Election`], and publishes if this process leads.
+//! The requests of an election: watches the Lease, carries out the acts of [`Election`], and publishes whether this process
+//! leads.
 
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
@@ -63,8 +64,8 @@ impl Campaign {
         (campaign, leadership)
     }
 
-    /// Takes part in the election until the process stops. If this process leads, it continues until the leader's work has
-    /// ended and the Lease is released.
+    /// Takes part in the election until the process stops. If this process leads at that time, this function first waits until
+    /// the leader's work has ended, and then tries to release the Lease.
     ///
     /// # Errors
     /// This process held the Lease and lost it.

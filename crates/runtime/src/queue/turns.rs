@@ -1,5 +1,5 @@
-//! The keys that are ready, by namespace. The namespaces take turns, and a namespace may use at most three quarters (rounded up)
-//! of the tasks of a worker. So the runs of one tenant do not delay those of another (N8).
+//! The keys that are ready, by namespace. The namespaces take turns, and a namespace may use at most three quarters (rounded
+//! up) of the tasks of a worker. So the many runs of one tenant cannot block the runs of another tenant (N8).
 
 use std::collections::{HashMap, VecDeque};
 
@@ -22,7 +22,8 @@ pub(super) struct Turns<K> {
     namespaces: HashMap<String, Line<K>>,
     /// The namespaces with keys that are ready, the next one first.
     order: VecDeque<String>,
-    /// The most keys of a namespace that are worked on at the same time: three quarters of the worker's concurrency, rounded up.
+    /// The most keys of a namespace that are worked on at the same time: three quarters of the worker's concurrency, rounded
+    /// up.
     share: usize,
     ready: usize,
 }
@@ -62,8 +63,8 @@ impl<K: Namespaced> Turns<K> {
         self.ready += 1;
     }
 
-    /// The next key to work on. `None` if no key is ready, or only keys of namespaces that use their whole share. [`Self::ended`]
-    /// must follow when the work has ended.
+    /// The next key to work on. `None` if no key is ready, or only keys of namespaces that use their whole share.
+    /// [`Self::ended`] must follow when the work has ended.
     pub(super) fn next(&mut self) -> Option<K> {
         for _ in 0..self.order.len() {
             let namespace = self.order.pop_front()?;

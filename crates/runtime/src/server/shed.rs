@@ -1,6 +1,6 @@
 //! The layer that limits the calls in progress. It answers further calls with `RESOURCE_EXHAUSTED` and a retry delay. Without a
-//! limit, an overloaded server would answer every call too late. A stream counts until its response begins. Health and reflection
-//! are exempt, because probes and people must reach a busy process.
+//! limit, an overloaded server would answer every call too late. A stream counts until its response begins. Health and
+//! reflection are exempt, because probes and people must reach a busy process.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use tonic_types::{ErrorDetails, StatusExt as _};
 use crate::metrics::Metrics;
 use crate::rpc::MethodLabels;
 
-/// The delay before a rejected caller may retry. Most calls end within milliseconds, so other calls have ended by then.
+/// The delay before a rejected caller may retry. Most calls end within milliseconds, so by then some calls have normally ended.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 /// The `ErrorInfo.reason` of the answer.
 const REASON: &str = "TOO_MANY_CALLS";

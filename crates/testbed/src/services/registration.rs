@@ -1,6 +1,6 @@
-//! The objects of a launcher in the cluster: accounts and rights of the services, and the webhook configurations with the
-//! address of the local admission-webhook. All of them have the launcher's label. Objects without this label are never changed
-//! or deleted, so that an installation in the cluster is safe.
+//! The objects of a launcher in the cluster: accounts, rights and Leases of the services, the webhook's Secret, and the webhook
+//! configurations with the address of the local admission-webhook. All of them have the launcher's label. If one of these
+//! objects exists without this label, the launcher does not start. It never deletes such an object, so an installation is safe.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -118,8 +118,9 @@ fn has_unknown_requests(run: &DynamicObject) -> bool {
     sizes.is_some_and(|sizes| !sizes.contains("requests"))
 }
 
-/// Deletes the webhook configurations, unless another launcher has taken them over. The mutating configuration is deleted first,
-/// because the API server refuses runs while its webhooks do not answer. The validating configuration blocks nothing.
+/// Deletes the webhook configurations, unless another launcher has taken them over. The mutating configuration is deleted
+/// first, because the API server refuses runs while its webhooks do not answer. The validating configuration has failurePolicy
+/// `Ignore`.
 pub(super) async fn remove_own_webhooks(client: &Client, launcher: &str) -> anyhow::Result<()> {
     remove_own(
         client,

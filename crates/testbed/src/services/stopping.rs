@@ -13,10 +13,10 @@ use super::{CONFIGURATION_NAME, Services, kube_client, registration};
 const UNREGISTER_TIMEOUT: Duration = Duration::from_secs(20);
 
 impl Services {
-    /// Deletes the webhook configurations, then ends the services and removes their folder, then deletes their accounts, rights,
-    /// Leases and the webhook's Secret. Namespace and ConfigMap stay, because they belong to the operator. Objects that another
-    /// launcher has taken over stay too. The services are ended even if the webhook configurations could not be deleted; in this
-    /// case, the other objects stay.
+    /// Deletes the webhook configurations, then ends the services and removes their folder, then deletes their accounts,
+    /// rights, Leases and the webhook's Secret. Namespace and ConfigMap stay, because they belong to the operator. Objects that
+    /// another launcher has taken over stay too. The services are ended even if the webhook configurations could not be
+    /// deleted; in this case, the other objects stay.
     ///
     /// # Errors
     /// An object could not be deleted, a service had ended by itself before, or a service did not end with exit code 0 in time.
@@ -71,11 +71,11 @@ impl Services {
             })
     }
 
-    /// Deletes the objects that launchers left behind, for example after a SIGKILL, and no others. Returns sentences for people:
-    /// one for each deleted object, or one that says why there is none.
+    /// Deletes the objects that launchers left behind, for example after a SIGKILL, and no others. Returns sentences for
+    /// people: one for each deleted object, or one that says why there is none.
     ///
     /// # Errors
-    /// The API server does not answer, or refuses.
+    /// The API server does not answer, or refuses a request.
     pub async fn remove(kubeconfig: &Path) -> anyhow::Result<Vec<String>> {
         registration::remove_all(&kube_client(kubeconfig).await?).await
     }

@@ -1,6 +1,6 @@
 //! The software bill of materials of a release, in CycloneDX's JSON. It lists the crates from which the services and the
 //! kubectl plugin are built, with their versions and licences, as `cargo tree` resolves them from Cargo.lock. Crates that only
-//! build scripts use are left out.
+//! build scripts or tests use are left out.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use testbed::services::Service;
 use super::output;
 use crate::workspace::Workspace;
 
-/// The triples of the images. A crate that only another system needs is in no image.
+/// The target triples of the images. A crate that only another system needs is in no image.
 const TARGETS: [&str; 2] = ["x86_64-unknown-linux-musl", "aarch64-unknown-linux-musl"];
 
 /// The text of the file.

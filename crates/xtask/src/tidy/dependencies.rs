@@ -1,5 +1,5 @@
-//! Checks the dependency table: the crates of the workspace that each crate may depend on. Also checks that the dependencies of
-//! core and of the planner contain no forbidden packages, because core is pure and the planner never calls Kubernetes.
+//! Checks that each crate depends only on the crates of the workspace that the dependency table allows. Also checks that the
+//! dependencies of core and of the planner contain no forbidden packages: core is pure, and the planner never calls Kubernetes.
 
 use std::collections::{BTreeMap, BTreeSet};
 

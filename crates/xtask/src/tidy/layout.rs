@@ -1,4 +1,5 @@
-//! Checks that required files exist, and that no source file is too long: a file with more than 400 lines contains two ideas.
+//! Checks that required files exist, and that no source file of a crate is too long: a file with more than 400 lines normally
+//! contains two ideas.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;

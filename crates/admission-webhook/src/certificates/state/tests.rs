@@ -1,5 +1,5 @@
 //! Tests of the decisions, as tables. The certificates are not real. `super::super::tests` tests sequences of decisions with real
-//! ones.
+//! certificates.
 
 use super::*;
 use crate::certificates::material::PrivateKey;
@@ -71,7 +71,7 @@ fn promoted() -> Material {
     }
 }
 
-/// A webhook configuration that trusts these certificates. The number is the second since when it trusts the certificate.
+/// A webhook configuration that trusts these certificates. Each number is the second at which the trust began.
 fn trust(certificates: &[(Certificate, i64)]) -> Trust {
     let mut trust = Trust::default();
     let mut seen = Vec::new();

@@ -160,7 +160,7 @@ fn b1_a_late_choice_that_needs_other_bindings_or_is_not_allowed_changes_nothing(
     };
     let old = stored(&limited, json!([existing()]), json!({}));
     ignored(&limited, &old, "pipelineruns");
-    // Tekton's own flag was turned on since.
+    // Tekton's own flag was turned on after the creation of the run.
     let on = Configuration {
         tekton_coschedule: Some("workspaces".to_owned()),
         ..limited.clone()

@@ -1,4 +1,4 @@
-//! The room that the pods of a placeholder need.
+//! The pods that follow a placeholder (they have an affinity to it), and the CPU and memory that these pods need.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,8 +22,8 @@ pub(in crate::reconcile) struct Followers<'a> {
 }
 
 impl<'a> Followers<'a> {
-    /// The room to ask for, in this order, if no waiting pod needs certain nodes. `is_first` is false if the placeholder left a
-    /// node without room.
+    /// The amounts of room to ask for, in this order, if no waiting pod needs certain nodes. Adds an Event if a quota is the
+    /// reason why there are none. `is_first` is false if the placeholder left a node without room.
     pub(super) fn room(self, is_first: bool, decision: &mut Decision) -> Vec<Amounts> {
         let Demand { peak, need } = self.demand(false);
         match self.spec.reserves {
@@ -38,8 +38,7 @@ impl<'a> Followers<'a> {
         }
     }
 
-    /// The pods that follow the placeholder. If the API server has answered that a pod belongs to another run, the result leaves
-    /// out this pod.
+    /// The pods that follow the placeholder, except pods about which the API server has answered that they belong to another run.
     pub(in crate::reconcile) fn all(self) -> impl Iterator<Item = &'a Pod> {
         let pods = self.observed.pods.values().map(AsRef::as_ref);
         pods.filter(|pod| {
@@ -61,8 +60,9 @@ impl<'a> Followers<'a> {
         })
     }
 
-    /// The requests of the pods that share the placeholder's node: as admission estimated them. If the pods that exist request
-    /// more than this estimate, their requests count. With `tied`, leaves out the tasks whose pods may run on other nodes.
+    /// The demand of the tasks whose pods share the placeholder's node, as admission estimated it. If existing followers request
+    /// more, their requests count: those of the waiting followers for `need`, and the sum of all followers for `peak`. With
+    /// `tied`, the estimate leaves out the tasks whose pods may run on other nodes.
     pub(super) fn demand(self, tied: bool) -> Demand {
         let run = self.run;
         let sizes =
@@ -106,7 +106,7 @@ impl<'a> Followers<'a> {
             let task = progress.entry(task).or_insert(state);
             *task = state.max(*task);
         }
-        // A TaskRun can time out before it has a pod.
+        // A TaskRun can time out before it has a pod. If a later task has started, the task of this TaskRun has ended.
         for task in sizes.before(self.run.task_runs.values()) {
             if progress.get(task) == Some(&Progress::Waiting) {
                 progress.insert(task, Progress::Ended);

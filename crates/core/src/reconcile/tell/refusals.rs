@@ -72,9 +72,9 @@ pub fn not_provisioned(claim: &str, note: &str) -> Reason {
 }
 
 /// The reason why a placeholder's pod has no node, from the scheduler's message `said`. The pod requests `asks`. `crowded` is
-/// true if other placeholders keep it from some nodes. `None` in two cases. First: the pod waits for volumes. (If provisioning
-/// fails, a warning Event about the claim reports this.) Second: the message names a missing claim, but `exists` is true for this
-/// claim. (The scheduler's cache does not have it yet.)
+/// true if the placeholder is isolated, and other placeholders keep it from some nodes. `None` in two cases. First: the pod waits
+/// for volumes. (If provisioning fails, a warning Event about the claim reports this.) Second: the message names a missing claim,
+/// but `exists` is true for this claim. (The scheduler's cache does not have the claim yet.)
 pub(super) fn unschedulable(
     name: &AssistantName,
     crowded: bool,
@@ -101,8 +101,8 @@ pub(super) fn unschedulable(
     Some(reason(&failed, &detail))
 }
 
-/// The claim that is missing according to the scheduler's message. This claim does not exist, or the scheduler's cache does not
-/// have it yet. `None` if the message names no such claim (`pkg/scheduler/framework/plugins/volumebinding`).
+/// The claim that the scheduler's message calls "not found". This claim does not exist, or the scheduler's cache does not have it
+/// yet. `None` if the message names no such claim (`pkg/scheduler/framework/plugins/volumebinding`).
 pub(super) fn missing_claim(said: &str) -> Option<String> {
     let detail = without_counts(said);
     let claim = detail.strip_prefix("persistentvolumeclaim \"")?;
@@ -139,8 +139,8 @@ pub fn lacks_room(said: &str) -> bool {
 }
 
 /// True if the scheduler's message names only the pod's affinity to other pods as the cause. If the pod's placeholder is bound,
-/// such a message is probably older than the binding. Since then, the placeholder's node meets the affinity, so the scheduler
-/// would give another cause for this node (`pkg/scheduler/framework/plugins/interpodaffinity/filtering.go`,
+/// such a message is probably older than the binding: since the binding, the placeholder's node meets the affinity, so a newer
+/// message would give another cause for this node (`pkg/scheduler/framework/plugins/interpodaffinity/filtering.go`,
 /// `ErrReasonAffinityRulesNotMatch`).
 pub(in crate::reconcile) fn tells_of_no_node(said: &str) -> bool {
     let first = said.split(". ").next().unwrap_or_default();
@@ -235,9 +235,9 @@ fn is_limit(detail: &str) -> bool {
     bound && detail.contains(" usage per ") || detail.contains(" max limit to request ratio per ")
 }
 
-/// The claim that could not be created, and the API server's answer about this claim. Without the claim, the pod was not
-/// created either. If there are several such claims, returns the first in alphabetical order, because Kubernetes lists them in
-/// any order.
+/// The claim that the placeholder's controller could not create, and the API server's answer about this claim. (The controller
+/// creates a pod only after its claims.) If there are several such claims, returns the first in alphabetical order, because
+/// Kubernetes lists them in any order.
 fn first_claim(answer: &str) -> Option<(&str, &str)> {
     const MARK: &str = "failed to create PVC ";
     let list = answer

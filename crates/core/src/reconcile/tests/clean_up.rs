@@ -52,7 +52,7 @@ fn p6_v4_the_placeholder_goes_then_its_pod_then_the_claims_whoever_looks() {
         let expect = vec![Step::DeleteClaim(object("pvc", "c"))];
         assert_eq!(steps(&observed), (expect, Released::InProgress, soon));
         observed.claims = vec![claim("pvc", true, true)];
-        // No watch reports the end of the last pod that uses the claim, so the manager looks again after a backoff.
+        // No watch reports the end of the last pod that uses the claim, so the manager decides again after a backoff.
         let expect = vec![Step::Unprotect(observed.claims.clone())];
         assert_eq!(steps(&observed), (expect, Released::InProgress, later));
         observed.claims = vec![claim("pvc", true, false)];

@@ -72,7 +72,7 @@ fn n1_nobody_leaves_a_good_node_or_a_run_that_is_done_and_only_the_leader_moves_
     assert_eq!(reconcile(&follower).steps, []);
 }
 
-/// For each pod that leaves its node: its name, and the placeholder that first gets the higher class.
+/// For each pod that leaves its node: its name, and the placeholder that gets the higher PriorityClass before the deletion.
 fn raising(decision: &Decision) -> Vec<(&str, Option<&str>)> {
     let steps = decision.steps.iter();
     let raising = steps.filter_map(|step| match step {
@@ -154,7 +154,7 @@ fn n1_a_node_that_is_not_known_is_looked_for_before_it_counts_as_gone() {
     assert_eq!(node, "node-1");
 }
 
-/// For example, Kubernetes itself deletes the pods on a node with a NoExecute taint, and may be faster.
+/// For example, Kubernetes itself deletes the pods on a node with a `NoExecute` taint, perhaps before the manager does.
 #[test]
 fn n1_a_placeholder_that_ends_already_is_only_deleted_again_where_nobody_confirms_it() {
     let mut observed = cordoned();
@@ -189,7 +189,7 @@ fn n1_the_first_move_is_made_at_once_and_later_ones_wait_longer_and_longer() {
         let record = update.as_ref().map(|update| update.record.clone());
         let evacuated = record.as_ref().and_then(|record| record.evacuated.as_ref());
         let written = evacuated.map(|evacuated| (evacuated.times, evacuated.last));
-        // The first move is not written: the age of the next pod shows it.
+        // The first move is not recorded: the age of the next pod shows the move.
         assert_eq!(written, (times > 0).then_some((times + 1, observed.now)));
         let now = observed.now;
         own(&mut observed).record = record.unwrap_or_default();
@@ -277,7 +277,7 @@ fn n1_p1_the_controller_creates_the_next_pod_once_the_old_pod_is_gone() {
     own.object.uid = uid;
     own.backend = Backend::Controlled;
     own.parked = true;
-    // The manager died between the creation of the controller and the deletion of the pod.
+    // The manager ended between the creation of the controller and the deletion of the pod.
     let decision = reconcile(&observed);
     let [Step::Evict { control: None, .. }] = &decision.steps[..] else {
         panic!("{:?}", decision.steps);

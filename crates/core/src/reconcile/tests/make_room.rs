@@ -21,14 +21,14 @@ pub(super) fn waiting_in(mode: Mode, claims: &[&str], uses: &str) -> Observed {
     observed
 }
 
-/// As [`waiting`], but the placeholder cannot leave node-1: its claim is there.
+/// As [`waiting`], but the placeholder cannot leave node-1, because only node-1 reaches the volume of its claim.
 fn pinned(mode: Mode, uses: &str) -> Observed {
     let mut observed = waiting_in(mode, &[CLAIM], uses);
     pin(&mut observed, CLAIM);
     observed
 }
 
-/// If the placeholder leaves its node: how often it has left a node, this time included, and the node that it leaves.
+/// If the placeholder leaves its node: the number of times that it has left a node, including this time, and the old node.
 pub(super) fn left(decision: &Decision) -> Option<(u32, &str)> {
     decision.steps.iter().find_map(|step| match step {
         Step::Evict {
@@ -42,7 +42,8 @@ pub(super) fn left(decision: &Decision) -> Option<(u32, &str)> {
     })
 }
 
-/// The names of the pods that are let go, and how often this has happened to each, this time included.
+/// The names of the pods that the manager lets run without their placeholder. The number counts these steps for the pod's
+/// TaskRun, including this step.
 pub(super) fn let_go(decision: &Decision) -> Vec<(&str, u32)> {
     let steps = decision.steps.iter();
     let pods = steps.filter_map(|step| match step {
@@ -105,7 +106,7 @@ fn m4_n2_a_placeholder_stays_until_the_scheduler_has_tried_the_pod_on_its_node()
         unschedulable(pod(&mut observed, "waits"), message);
         rests(&mut observed, seconds);
         rests(&mut observed, seconds - 1);
-        // If the scheduler never tries the pod again, the placeholder leaves in the end.
+        // If the scheduler never tries the pod again, the placeholder leaves after this time.
         pass(&mut observed, seconds * SECOND);
         assert!(left(&settled(&mut observed)).is_some(), "{message}");
     }
@@ -195,7 +196,7 @@ fn n2_why_nothing_helps_is_reported_for_the_runs_own_pods() {
     let decision = settled(&mut observed);
     assert_eq!(blocked(&decision), Some("ClaimsNotMovable"));
     assert_eq!(codes(&decision.events), ["ClaimsNotMovable"]);
-    // A report may use an old answer of the API server.
+    // For an Event, an old answer of the API server is enough.
     observed.now += 60 * SECOND;
     let decision = reconcile(&observed);
     assert!(!asks(&decision));

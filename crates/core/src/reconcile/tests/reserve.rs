@@ -87,7 +87,7 @@ fn on_node_1(name: &str, milli_cpu: i128) -> Pod {
     }
 }
 
-/// A gated placeholder, and two waiting pods: `a` needs another kind of node, and the larger `b` does not.
+/// A gated placeholder, and two waiting pods. Pod `a` needs another kind of node. Pod `b` requests more, and can run on any node.
 fn with_special() -> Observed {
     let mut special = task("a", "", 300);
     special.needs.selector = [("pool".to_owned(), "gpu".to_owned())].into();
@@ -96,7 +96,7 @@ fn with_special() -> Observed {
     observed
 }
 
-/// The API server answers if the pod is the run's own.
+/// Stores the API server's answer about the pod: `own` is true if the pod belongs to the run.
 pub(super) fn confirm(observed: &mut Observed, pod: &str, own: bool) {
     let answer = Answer {
         own,
@@ -155,7 +155,7 @@ fn b3_n2_a_gated_pod_asks_for_the_peak_or_for_a_pod_that_waits() {
     assert_eq!(opened(&asks_again("nothing", &pods)), [750]);
     let mut nothing = asks_again("nothing", &[]);
     assert_eq!(opened(&nothing), [0; 0]);
-    // The manager died after it had set the peak.
+    // The manager ended after it had increased the pod's requests to the peak.
     labels(&mut nothing).asks = cpu(3550);
     assert_eq!(opened(&nothing), [50]);
 }
@@ -267,7 +267,7 @@ fn b3_a_gate_is_no_cause_for_the_author() {
     let mut observed = refused(gated(), 50);
     let refusal = own_pod(&mut observed).unscheduled.as_mut();
     refusal.unwrap().no_node = false;
-    // After the gate was removed, the condition stays until the scheduler has looked at the pod.
+    // After the gate was removed, the condition stays until the scheduler has tried to bind the pod.
     for gated in [true, false] {
         labels(&mut observed).gated = gated;
         pass(&mut observed, 60 * SECOND);
@@ -295,8 +295,8 @@ fn n2_a_placeholder_that_asks_for_a_pods_own_kind_of_node_asks_for_this_pod_only
 }
 
 /// In the first two cases, the placeholder is restricted to certain nodes because of a pod. The restriction ends when the pod is
-/// gone. In the third case, the gate was removed before a pod of the run was bound, so the placeholder must go to that pod's
-/// node.
+/// gone. In the third case, the gate was removed before a pod of the run was bound, so the placeholder must go to the node of
+/// this pod.
 #[test]
 fn b3_n2_a_placeholder_that_finds_no_node_asks_again_where_its_runs_pods_are() {
     let leaves = |observed: &Observed| {
@@ -397,8 +397,8 @@ fn b3_a_bound_placeholder_gives_its_room_up_at_once_or_pod_by_pod_and_never_grow
     let mut quota = bound("peak", 3550, &one());
     quota.has_quota = true;
     assert_eq!(shrinking(&reconcile(&quota)), Some((50, None)));
-    // The placeholder was reduced below the peak, so the kept room may be too small for a pod that waits. It gives up all of
-    // it.
+    // The placeholder's requests are below the peak, so the kept room may be too small for a pod that waits. The placeholder
+    // gives up all its room.
     let mut waits = task("waits", "", 2000);
     unschedulable(&mut waits, "Insufficient cpu");
     let mut reduced = bound("peak", 1550, &[waits]);

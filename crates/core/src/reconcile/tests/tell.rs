@@ -50,7 +50,7 @@ fn n3_what_a_placeholder_waits_for_is_told_after_a_moment_and_withdrawn_when_it_
     assert_eq!(decision.events, [quota()]);
     assert_eq!(decision.blocked, Some(Some(quota())));
     annotate(&mut observed, &decision);
-    // There is another cause. The annotation stays as it is until the new cause has lasted for a moment.
+    // There is another cause. The annotation stays as it is until the new cause has lasted for two seconds.
     observed.refused.clear();
     observed = Observed {
         pods: super::observed().pods,
@@ -123,7 +123,7 @@ fn n3_a_cause_that_the_annotation_names_already_is_no_news_to_a_new_leader() {
 fn n3_what_passes_within_a_moment_is_not_told() {
     let mut observed = refused();
     assert_eq!(said(&pass(&mut observed, MOMENT / 2)), (vec![], None));
-    // The second cause must last for a moment too.
+    // The second cause must last for two seconds too.
     complain(&mut observed, ReasonCode::LimitRangeViolated);
     assert_eq!(said(&pass(&mut observed, MOMENT / 2)), (vec![], None));
     assert_eq!(said(&pass(&mut observed, MOMENT)), (vec![], None));
@@ -197,7 +197,7 @@ fn n3_a_claim_that_the_scheduler_has_yet_to_hear_of_is_not_told_to_be_missing() 
     assert_eq!(said(&reconcile(&observed)), (vec![code], Some(code)));
 }
 
-/// When the run ends, a refusal is told without a delay, because Tekton may have failed the run for the same cause.
+/// When the run ends, a refusal is reported without a delay, because Tekton may have failed the run for the same cause.
 #[test]
 fn n3_a_refusal_is_told_at_once_when_the_run_ends_and_what_may_pass_is_not() {
     let mut observed = refused();
@@ -475,7 +475,7 @@ fn n3_a_volume_that_no_allowed_node_reaches_is_told_whatever_other_nodes_lack() 
         own.needs.selector = BTreeMap::from([(label, node.to_owned())]);
     };
     allow(&mut observed, "node-2");
-    // The cause must last for a moment, because a new node may get its labels late.
+    // The cause must last for two seconds, because a new node may get its labels late.
     assert_eq!(blocked(&pass(&mut observed, MOMENT)), None);
     let decision = reconcile(&observed);
     assert_eq!(blocked(&decision), Some("VolumeOutOfReach"));
@@ -527,7 +527,7 @@ fn beside() -> Observed {
     observed
 }
 
-/// The codes of the Events after a moment. The API server answers that each pod is the run's, unless it is called `stranger`.
+/// The codes of the Events after two seconds. The API server answers that each pod belongs to the run, except pod `stranger`.
 fn told(mut observed: Observed) -> Vec<&'static str> {
     assert_eq!(said(&pass(&mut observed, MOMENT)), (vec![], Some("")));
     let asks = reconcile(&observed);
@@ -554,7 +554,7 @@ fn b2_what_pods_wait_for_is_told_in_one_event_and_in_no_annotation() {
     };
     let missing = "0/2 nodes are available: persistentvolumeclaim \"c\" not found. not found";
     let own_claim = missing.replace("\"c\"", &format!("{CLAIM:?}"));
-    // First comes a cause that somebody must end, then a cause that ends by itself, and last a cause that becomes no Event.
+    // The order of causes: first a cause that somebody must end, then one that ends by itself, then one without an Event.
     assert_eq!(says("waits-too", missing), ["ClaimMissing"]);
     assert_eq!(says("waits", &own_claim), ["WaitsForOwnPods"]);
     let tainted = "0/2 nodes are available: 2 node(s) had untolerated taint {a: }.";

@@ -133,7 +133,7 @@ async fn refused(
 #[tokio::test(start_paused = true)]
 async fn n3_a_refusal_of_our_own_write_is_told_at_once_by_the_replica_that_was_called() {
     let run = run(&[]);
-    // The API server itself fails. The author cannot mend that, so nothing is published.
+    // The API server itself fails. The author cannot correct this, so nothing is published.
     let (_, busy) = refused(&run, 500, "etcdserver: no leader").await;
     assert_eq!(busy, (vec![], None));
     let down = "Internal error occurred: failed calling webhook \"a\": failed to call webhook: Post \"https://a\": EOF";

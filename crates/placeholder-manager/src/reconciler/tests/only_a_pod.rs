@@ -33,7 +33,7 @@ fn own_pod(run: &PipelineRun, node: Option<&str>, phase: &str) -> Value {
     })
 }
 
-/// The short forms of these requests, without those about claims and about what the API server serves.
+/// The short forms of these requests, without requests about claims and about the resources of API v1.
 fn shorts(asked: &[Asked]) -> Vec<String> {
     let others = asked
         .iter()
@@ -135,12 +135,12 @@ async fn b3_the_pod_is_created_with_the_first_size_that_the_api_server_accepts()
     let (pods, told) = creating(serving("pods/resize"), move |asked| cpu(asked) == "50m").await;
     assert_eq!(pods, [open("3050m"), open("2050m"), open("50m")]);
     assert_eq!(told, [refused.clone(), refused]);
-    // The size is not the cause.
+    // The API server refuses the pod without a reservation too, so the size is not the cause.
     let (pods, told) = creating(serving("pods/resize"), |_| false).await;
     assert_eq!(pods.len(), 3);
     assert!(!told.contains(&"ReservationRefused".to_owned()), "{told:?}");
     assert_eq!(told.len(), 1);
-    // Kubernetes before 1.33 cannot reduce the requests later. A manager that may not ask cannot know this.
+    // Kubernetes before 1.33 cannot reduce the requests later. A manager without the right to ask does not know.
     let forbidden = status(403, "Forbidden", "forbidden: cannot get path /api/v1");
     for served in [serving("pods/status"), forbidden] {
         let (pods, told) = creating(served, |_| true).await;

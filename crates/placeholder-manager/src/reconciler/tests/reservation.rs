@@ -154,7 +154,7 @@ async fn n2_a_moved_placeholder_returns_to_a_pod_that_was_bound_meanwhile() {
     assert_eq!(only(&asked), ["GET pods"], "its gate stays");
     let waits = &manager.cache.observe(&key()).pods["waits"];
     assert_eq!(waits.node.as_deref(), Some("node-1"));
-    // Now every follower is known to have a node, so nothing is asked again.
+    // The cache now has the node of every pod that follows the placeholder, so the manager does not list the pods again.
     tokio::time::advance(60 * SECOND).await;
     let (asked, _) = opened(&manager).await;
     assert!(
