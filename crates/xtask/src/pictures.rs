@@ -31,7 +31,9 @@ const TIMEOUT: Duration = Duration::from_secs(120);
 const SCHEMES: [(&str, u8); 2] = [("dark", 0), ("light", 1)];
 
 pub(crate) async fn run(workspace: &Workspace, interrupt: &mut Interrupt) -> anyhow::Result<()> {
-    let bin_dir = interrupt.or(binaries::services_and_plugin(workspace)).await?;
+    let bin_dir = interrupt
+        .or(binaries::services_and_plugin(workspace))
+        .await?;
     let config = Config {
         nodes: 4,
         node_cpu: "4".to_owned(),
