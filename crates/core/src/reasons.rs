@@ -217,8 +217,8 @@ reason_codes! {
     /// requests of a bound placeholder were not reduced within ten seconds, so its pod is created again.
     ReservationRefused: Some(Warning),
     /// A pod is now allowed to run on another node than its placeholder. Either no node that reaches the volumes of the
-    /// placeholder's claims has room for the placeholder and the pod (N2). Or the placeholder's node cannot reach the volume of
-    /// a claim that the pod uses (V7).
+    /// placeholder's claims has room for the placeholder and the pod (N2). Or no node can reach both the volume of a claim that
+    /// the pod uses and the volumes of the placeholder's claims (V7).
     PodLetGo: Some(Warning),
     /// A pod waits for a resource that Kubernetes cannot resize, such as a GPU (N2). The pod's placeholder stays on its node,
     /// because no other node has enough of this resource.

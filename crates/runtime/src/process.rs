@@ -214,7 +214,7 @@ impl Supervisor {
         })
     }
 
-    /// The handle for the service.
+    /// A handle of this process, with which the service starts tasks and reports its health and metrics.
     pub fn process(&self) -> Process {
         self.process.clone()
     }

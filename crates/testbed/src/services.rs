@@ -1,9 +1,9 @@
-//! Runs the five services as local processes against any cluster, for `cargo xtask services`, the demo and the integration
-//! tests. This module is called the launcher. The launcher creates the namespace and the ConfigMap if they are absent. It
-//! applies the other objects of folder `deploy` that the services need (service accounts, rights, Leases, the webhook's Secret
-//! and configurations), and starts each service with its own service account. It deletes the webhook configurations before it
-//! ends the services, so that the API server never refuses runs because of webhooks that have ended. It does not restart a
-//! service by itself.
+//! Runs the five services as local processes against a cluster whose API server runs on this machine, for `cargo xtask
+//! services`, the demo and the integration tests. This module is called the launcher. The launcher creates the namespace and
+//! the ConfigMap if they are absent. It applies the other objects of folder `deploy` that the services need (service
+//! accounts, rights, Leases, the webhook's Secret and configurations), and starts each service with its own service account.
+//! Before it ends the services, it deletes the webhook configurations, so that the API server refuses no runs because of a
+//! webhook that has ended. It does not restart a service by itself.
 
 mod accounts;
 mod balancing;

@@ -140,7 +140,7 @@ fn selection(workspace: &Workspace, args: &TestArgs) -> Command {
         arguments: _,
     } = args;
     let mut cargo = workspace.cargo();
-    cargo.args(["build", "--locked"]);
+    cargo.args(["build", "--locked", "--profile=test"]);
     if package.is_empty() {
         let programs = Service::ALL.into_iter().map(Service::name);
         let programs = programs.chain([binaries::PLUGIN]);

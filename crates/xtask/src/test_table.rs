@@ -51,7 +51,7 @@ struct Id {
     text: String,
 }
 
-/// A source file with tests. Files with tests on the control plane come first.
+/// A source file with tests. In the derived order, files with tests on the control plane come first.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct File {
     crate_alone: bool,

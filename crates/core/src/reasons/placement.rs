@@ -18,7 +18,7 @@ texts! {
     reservation_of_claims(placeholder: &str, asked: &Amounts, asks: &Amounts): ReservationReduced =
         "The scheduler found no node for placeholder {placeholder}, which asked for {asked}. Only some nodes can reach the \
          volumes of its claims. The placeholder now asks for {asks}: its own requests, and those of the largest pod that uses \
-         these claims or already waits. Pods that use none of these claims may run on other nodes.";
+         these claims, or that already waits for the placeholder. Pods that use none of these claims may run on other nodes.";
 
     reservation_under_quota(placeholder: &str): ReservationReduced =
         "Placeholder {placeholder} reserves no room for the pods of the run at first, because a ResourceQuota of the namespace \
@@ -48,8 +48,8 @@ texts! {
          these claims, so it need not run on the placeholder's node.";
 
     pod_away(pod: &str, placeholder: &str): PodLetGo =
-        "Pod {pod} is now allowed to run on another node than placeholder {placeholder}, because the placeholder's node cannot \
-         reach the volume of a claim that the pod uses.";
+        "Pod {pod} is now allowed to run on another node than placeholder {placeholder}, because no node can reach both the \
+         volume of a claim that the pod uses and the volumes of the placeholder's claims.";
 
     moves_exhausted(asking: &str, node: &str, moves: u32): MovesExhausted =
         "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The run's placeholders have asked \
@@ -58,8 +58,8 @@ texts! {
 
     resource_missing(asking: &str, node: &str, resource: &str): ResourceMissing =
         "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The placeholder stays there, because \
-         no other node that accepts the pod has enough {resource}. The run continues when node {node} can take the pod, or when \
-         another node has enough {resource}.";
+         no other node that can take the placeholder and the pod has enough {resource}. The run continues when node {node} can \
+         take the pod, or when such another node has enough {resource}.";
 
     claims_hold_placeholder(asking: &str, node: &str, claims: &[String]): ClaimsNotMovable =
         "The scheduler cannot bind {asking} to node {node}. The pod and its placeholder cannot run on another node, because only \

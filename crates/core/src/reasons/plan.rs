@@ -93,7 +93,7 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     };
     let annotation = setting.annotation();
     let message = format!(
-        "The run was created {cause}, and keeps this setting. So its annotation {annotation} with value {chosen:?} has no \
+        "The run was created {cause}. This does not change any more, so its annotation {annotation} with value {chosen:?} has no \
          effect. Possible causes: (1) The annotation was set after the run was created: somebody set it, or Tekton copied it \
          from the run's Pipeline. (2) A resolver fetched the Pipeline, and the Pipeline has an annotation with a value \
          that is not allowed for this run.{more} If a value is not allowed, first ask your operator to allow it. Then create a new run with this annotation. \

@@ -30,7 +30,7 @@ impl Complaints {
         news
     }
 
-    /// Removes the Event about an object, because its cause has passed or the object is gone.
+    /// Drops the Event about an object from this cache. The caller knows that its cause has passed, or that the object is gone.
     pub(super) fn forget(&mut self, about: About, object: &ObjectKey) {
         self.0.remove(&(about, object.clone()));
     }

@@ -1,5 +1,5 @@
 //! Ends the services and deletes their objects in the cluster. The webhook configurations are deleted first, so that the API
-//! server never calls a webhook that has ended. The rights are deleted last, so that every service can end in order.
+//! server does not call a webhook that has ended. The rights are deleted last, so that every service can end in order.
 
 use std::path::Path;
 use std::time::Duration;
