@@ -64,7 +64,7 @@ fn main() -> Outcome {
         options.folder.display()
     );
     println!(
-        "\nThe table for README.md, if the page is in docs:\n\n{}",
+        "\nThe tables for README.md, if the page is in docs:\n\n{}",
         report::readme(&options, &measured)
     );
     Ok(())

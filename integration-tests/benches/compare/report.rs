@@ -75,13 +75,14 @@ impl Measured {
 /// The part of the page that the benchmark writes.
 pub(crate) fn page(options: &Options, machine: &str, measured: &[Measured]) -> String {
     let rounds = measured.first().map_or(0, |load| load.rounds.len());
+    let targets = targets(options, measured);
     let mut page = format!(
         "{machine}; {} build of tekton-coscheduler {}; rounds: {rounds}. To repeat this measurement:\n\n    {}\n\n\
-         ## Targets\n\n{}\n## Ratios\n\n{}",
+         ## Targets\n\n{}\n\n{targets}\n## Ratios\n\n{}",
         options.build,
         options.version,
         options.command,
-        targets(options, measured),
+        missed(&targets),
         headlines(options, measured),
     );
     for (_, file, title) in PLOTS {
@@ -196,6 +197,13 @@ fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "**missed**" }
 }
 
+/// How many verdicts of the table of [`targets`] are "missed".
+fn missed(targets: &str) -> String {
+    let [met, missed] =
+        [true, false].map(|met| targets.matches(&format!("| {}: ", verdict(met))).count());
+    format!("{missed} of {} verdicts are \"missed\".", met + missed)
+}
+
 /// The most important ratios of every load.
 pub(crate) fn headlines(options: &Options, measured: &[Measured]) -> String {
     let mut table = String::from("| load | mode | sides |");
@@ -224,9 +232,49 @@ pub(crate) fn headlines(options: &Options, measured: &[Measured]) -> String {
     table + "\n"
 }
 
-/// The table for README.md: the most important ratios of the first load. At a rate, the makespan is mostly the time of the
-/// creations, so it is left out.
+/// The comparison in README.md: two tables, and the number of missed targets.
 pub(crate) fn readme(options: &Options, measured: &[Measured]) -> String {
+    format!(
+        "{}\n{}\n{}\n",
+        first_load(options, measured),
+        other_loads(options, measured),
+        missed(&targets(options, measured))
+    )
+}
+
+/// The ratios of the other loads to the built-in assistant.
+fn other_loads(options: &Options, measured: &[Measured]) -> String {
+    let mut table = String::from("| ratio to the built-in |");
+    for mode in &options.modes {
+        let _ = write!(table, " `{mode}` | `{mode}`, with pods |");
+    }
+    let _ = writeln!(table, "\n|---|{}", "---|---|".repeat(options.modes.len()));
+    for load in measured.iter().skip(1) {
+        for (row, _, title) in PLOTS {
+            let is_shown = match row {
+                // At a rate, the makespan is mostly the time of the creations.
+                MAKESPAN => load.load.pace == Pace::Burst,
+                row => row == BOUND_P99,
+            };
+            if !is_shown {
+                continue;
+            }
+            let _ = write!(table, "| {}: {title} |", load.load);
+            for mode in &options.modes {
+                for us in [ours(mode), pods(mode)] {
+                    let ratio = load.ratio([&us, &built_in(mode)], row);
+                    let _ = write!(table, " {} |", ratio_cell(ratio));
+                }
+            }
+            table.push('\n');
+        }
+    }
+    table
+}
+
+/// The most important ratios of the first load to `disabled`. At a rate, the makespan is mostly the time of the creations, so it
+/// is left out.
+fn first_load(options: &Options, measured: &[Measured]) -> String {
     let Some(load) = measured.first() else {
         return String::new();
     };
