@@ -2,6 +2,7 @@
 
 use coscheduler_core::labels::AFFINITY_ASSISTANT;
 use coscheduler_core::observed::Needs;
+use coscheduler_core::reconcile::evacuate::Toleration;
 use coscheduler_core::reconcile::requests::{
     self, Amounts, InitContainer, PodResources, ResourceList,
 };
@@ -10,7 +11,6 @@ use k8s_openapi::api::core::v1::{NodeSelectorTerm, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;
 
-use crate::pods;
 use crate::volumes::term;
 
 /// The pod's requests, as the scheduler computes them. A resize that is under way counts as done.
@@ -69,7 +69,7 @@ pub fn needs(pod: &Pod) -> Needs {
         requests: requests(pod),
         selector: selector.unwrap_or_default(),
         terms: required.map(|required| terms(&required.node_selector_terms)),
-        tolerations: pods::tolerations(pod),
+        tolerations: tolerations(pod),
     }
 }
 
@@ -93,6 +93,24 @@ fn list(list: Option<&BTreeMap<String, Quantity>>) -> ResourceList {
 /// The terms of a node selector.
 pub(crate) fn terms(terms: &[NodeSelectorTerm]) -> Vec<NodeTerm> {
     terms.iter().map(term).collect()
+}
+
+/// The pod's tolerations.
+fn tolerations(pod: &Pod) -> Vec<Toleration> {
+    let spec = pod.spec.iter();
+    let tolerations = spec.flat_map(|spec| spec.tolerations.iter().flatten());
+    tolerations.map(toleration).collect()
+}
+
+/// Converts a toleration.
+pub(crate) fn toleration(toleration: &k8s_openapi::api::core::v1::Toleration) -> Toleration {
+    Toleration {
+        key: toleration.key.clone().unwrap_or_default(),
+        exists: toleration.operator.as_deref() == Some("Exists"),
+        value: toleration.value.clone().unwrap_or_default(),
+        effect: toleration.effect.clone().unwrap_or_default(),
+        for_a_while: toleration.toleration_seconds.is_some(),
+    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use coscheduler_core::labels::{
 use coscheduler_core::names::pod_name;
 use coscheduler_core::observed::PodPhase;
 use coscheduler_core::observed::{self, PlaceholderLabels, Unscheduled};
-use coscheduler_core::reconcile::evacuate::Toleration;
 use coscheduler_core::reconcile::reserve::GATE;
 use k8s_openapi::api::core::v1::{Affinity, Pod, PodAffinityTerm, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -176,24 +175,6 @@ fn condition<'a>(pod: &'a Pod, type_: &str, status: &str) -> Option<&'a PodCondi
         .iter()
         .flat_map(|it| it.conditions.iter().flatten());
     conditions.find(|it| it.type_ == type_ && it.status == status)
-}
-
-/// The pod's tolerations.
-pub fn tolerations(pod: &Pod) -> Vec<Toleration> {
-    let spec = pod.spec.iter();
-    let tolerations = spec.flat_map(|spec| spec.tolerations.iter().flatten());
-    tolerations.map(toleration).collect()
-}
-
-/// Converts a toleration.
-pub(crate) fn toleration(toleration: &k8s_openapi::api::core::v1::Toleration) -> Toleration {
-    Toleration {
-        key: toleration.key.clone().unwrap_or_default(),
-        exists: toleration.operator.as_deref() == Some("Exists"),
-        value: toleration.value.clone().unwrap_or_default(),
-        effect: toleration.effect.clone().unwrap_or_default(),
-        for_a_while: toleration.toleration_seconds.is_some(),
-    }
 }
 
 /// The names of the placeholders in the pod's required pod affinity. Tekton adds this affinity.

@@ -20,9 +20,9 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tracing::{info, warn};
 
+use super::issue;
 use super::material::{Certificate, Material, Pair};
 use super::state::{self, Change, Next, Serve, Served, Trust, Wanted};
-use super::{issue, serving};
 use crate::object::{Configurations, Object};
 
 /// The delay before a failed request is repeated.
@@ -210,7 +210,7 @@ impl Keeper {
             Serve::Keep => LATEST,
             Serve::KeepUntil(at) => until(at, now),
             Serve::Stored => {
-                let certified = serving::certified(&stored.current)?;
+                let certified = stored.current.certified()?;
                 self.tls.send_replace(Some(certified));
                 let certificate = stored.current.certificate.clone();
                 info!(expires = %certificate.expires, "now serves another certificate");

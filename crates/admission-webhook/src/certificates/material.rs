@@ -15,11 +15,10 @@ use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::ServerCertVerifier as _;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::sign::CertifiedKey;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer as _, X509Certificate};
-
-use super::serving;
 
 /// The validity of a certificate begins this long before its time of issue, because the clocks of API servers may be slow.
 pub(super) const BACKDATED: SignedDuration = SignedDuration::from_hours(1);
@@ -63,6 +62,23 @@ pub(super) struct Pair {
     /// The certificates between this one and the CA's.
     pub(super) intermediates: Vec<Certificate>,
     pub(super) key: PrivateKey,
+}
+
+impl Pair {
+    /// Converts the certificate and its key to the form that `rustls` needs.
+    ///
+    /// # Errors
+    /// The key cannot be read, or does not belong to the certificate.
+    pub(super) fn certified(&self) -> anyhow::Result<Arc<CertifiedKey>> {
+        let PrivateKey(pem) = &self.key;
+        let act = "failed to use a stored private key";
+        let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).context(act)?;
+        let certificates = [&self.certificate].into_iter().chain(&self.intermediates);
+        let chain = certificates.map(|it| it.der().into_owned()).collect();
+        let certified =
+            CertifiedKey::from_der(chain, key, &ring::default_provider()).context(act)?;
+        Ok(Arc::new(certified))
+    }
 }
 
 /// The contents of the Secret.
@@ -246,7 +262,7 @@ fn pair(data: &BTreeMap<String, ByteString>, keys: [&str; 2]) -> anyhow::Result<
         intermediates: chain.collect(),
         key: PrivateKey(pem.with_context(|| format!("key {key} holds no private key"))?),
     };
-    let usable = serving::certified(&pair).is_ok();
+    let usable = pair.certified().is_ok();
     ensure!(usable, "key {key} holds no private key of {certificate}");
     Ok(pair)
 }

@@ -6,13 +6,9 @@ use std::sync::Arc;
 use anyhow::Context as _;
 use rustls::ServerConfig;
 use rustls::crypto::ring;
-use rustls::pki_types::PrivateKeyDer;
-use rustls::pki_types::pem::PemObject as _;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use tokio::sync::watch;
-
-use super::material::{Pair, PrivateKey};
 
 /// Gives the latest certificate to each handshake.
 #[derive(Debug)]
@@ -35,18 +31,4 @@ pub(super) fn config(
         .with_cert_resolver(Arc::new(Latest(certificates)));
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     Ok(Arc::new(config))
-}
-
-/// Converts a certificate and its key to the form that `rustls` needs.
-///
-/// # Errors
-/// The key cannot be read, or does not belong to the certificate.
-pub(super) fn certified(pair: &Pair) -> anyhow::Result<Arc<CertifiedKey>> {
-    let PrivateKey(pem) = &pair.key;
-    let act = "failed to use a stored private key";
-    let key = PrivateKeyDer::from_pem_slice(pem.as_bytes()).context(act)?;
-    let certificates = [&pair.certificate].into_iter().chain(&pair.intermediates);
-    let chain = certificates.map(|it| it.der().into_owned()).collect();
-    let certified = CertifiedKey::from_der(chain, key, &ring::default_provider()).context(act)?;
-    Ok(Arc::new(certified))
 }

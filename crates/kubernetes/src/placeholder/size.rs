@@ -13,7 +13,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::{Value, json};
 
 use crate::affinity::{WEIGHT, both};
-use crate::{needs, objects, pods};
+use crate::{needs, objects};
 
 /// The limits of a pod with these requests: one percent more, and at least one millicore and one byte more. If the limits were
 /// equal to the requests, the pod would have QoS class Guaranteed, and Kubernetes does not allow a resize that changes the QoS
@@ -100,7 +100,7 @@ pub fn open_at(pod: Pod, place: &Place) -> Value {
     selector.retain(|key, _| !known.contains_key(key));
     let mut tolerations = spec.tolerations.unwrap_or_default();
     for wanted in with.tolerations {
-        let known = tolerations.iter().any(|it| pods::toleration(it) == wanted);
+        let known = tolerations.iter().any(|it| needs::toleration(it) == wanted);
         if !known && !wanted.for_a_while {
             tolerations.push(Toleration {
                 key: Some(wanted.key),
@@ -131,6 +131,7 @@ fn named(operator: Operator, node: &str) -> NodeTerm {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pods;
     use coscheduler_core::labels::{COMPONENT, PIPELINE_RUN_UID};
     use coscheduler_core::observed::Needs;
 
