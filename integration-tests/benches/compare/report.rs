@@ -139,7 +139,7 @@ pub(crate) fn plots(options: &Options, measured: &[Measured]) -> Vec<(String, St
 fn targets(options: &Options, measured: &[Measured]) -> String {
     let mut table = "| load | mode | placeholders | makespan over `disabled`: at most half of what the built-in adds | API requests over \
                      `disabled` | first pod bound, p99, ratio to `disabled`: ≤ 1.15 | CPU a run of our services: ≤ 12 ms | peak \
-                     memory of the largest service: ≤ 50 MiB |\n|---|---|---|---|---|---|---|---|\n"
+                     memory of the largest service, MiB (the target of 50 MiB is for 1,000 active runs) |\n|---|---|---|---|---|---|---|---|\n"
         .to_owned();
     for load in measured {
         let backends = |mode: &String| {
@@ -182,11 +182,11 @@ fn targets(options: &Options, measured: &[Measured]) -> String {
             };
             let _ = writeln!(
                 table,
-                "| {} | `{mode}` | {backend} | {makespan} | {requests} | {} | {} | {} |",
+                "| {} | `{mode}` | {backend} | {makespan} | {requests} | {} | {} | no verdict: {} |",
                 load.load,
                 at_most(load.ratio([&us, DISABLED], BOUND_P99), 1.15),
                 at_most(load.figure(&us, CPU_OF_OURS), 12.0),
-                at_most(load.paired([&us, &us], |it, _| Some(it.largest())), 50.0),
+                cell(load.paired([&us, &us], |it, _| Some(it.largest()))),
             );
         }
     }
@@ -242,14 +242,15 @@ pub(crate) fn readme(options: &Options, measured: &[Measured]) -> String {
     )
 }
 
-/// The ratios of the other loads to the built-in assistant.
+/// The ratios of other loads to the built-in assistant. A load with few runs is left out, because its slowest run is a matter of
+/// luck.
 fn other_loads(options: &Options, measured: &[Measured]) -> String {
     let mut table = String::from("| ratio to the built-in |");
     for mode in &options.modes {
         let _ = write!(table, " `{mode}` | `{mode}`, with pods |");
     }
     let _ = writeln!(table, "\n|---|{}", "---|---|".repeat(options.modes.len()));
-    for load in measured.iter().skip(1) {
+    for load in measured.iter().skip(1).filter(|it| it.load.runs >= 15) {
         for (row, _, title) in PLOTS {
             let is_shown = match row {
                 // At a rate, the makespan is mostly the time of the creations.
