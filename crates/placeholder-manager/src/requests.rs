@@ -1,8 +1,8 @@
 //! The manager's requests to the API server. Each request is one function, which sets the preconditions and interprets refusals.
 //! Module `placeholder` has the requests about placeholders, and module `delete_claims` deletes claims.
 //!
-//! Transient errors (409 except AlreadyExists and other UIDs, 429, 5xx, no answer) are retried with backoff and jitter. There is no retry of
-//! patches, of deletions of one exact version, of reads of a PriorityClass, or of requests that fail because the API server
+//! Transient errors (409 except AlreadyExists and other UIDs, 429, 5xx, no answer) are retried with backoff and jitter. There is
+//! no retry of patches, of deletions of one exact version, of reads of a PriorityClass, or of requests that fail because the API server
 //! cannot call a webhook. The next reconcile of the run then decides again.
 
 mod reservation;

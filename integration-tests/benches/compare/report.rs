@@ -251,15 +251,11 @@ fn other_loads(options: &Options, measured: &[Measured]) -> String {
     }
     let _ = writeln!(table, "\n|---|{}", "---|---|".repeat(options.modes.len()));
     for load in measured.iter().skip(1).filter(|it| it.load.runs >= 15) {
-        for (row, _, title) in PLOTS {
-            let is_shown = match row {
-                // At a rate, the makespan is mostly the time of the creations.
-                MAKESPAN => load.load.pace == Pace::Burst,
-                row => row == BOUND_P99,
-            };
-            if !is_shown {
-                continue;
-            }
+        // At a rate, the makespan is mostly the time of the creations.
+        let is_burst = load.load.pace == Pace::Burst;
+        let rows = PLOTS.into_iter();
+        let rows = rows.filter(|(row, ..)| *row == BOUND_P99 || (is_burst && *row == MAKESPAN));
+        for (row, _, title) in rows {
             let _ = write!(table, "| {}: {title} |", load.load);
             for mode in &options.modes {
                 for us in [ours(mode), pods(mode)] {

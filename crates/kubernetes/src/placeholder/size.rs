@@ -61,8 +61,8 @@ pub fn open(pod: &ObjectRef) -> Value {
 /// and an annotation that names the limit.
 ///
 /// The API server lets a gated pod add keys to its node selector, and requirements to each term of its required node affinity.
-/// It lets a gated pod change its preferences, and lets any pod add tolerations. Source: Kubernetes 1.35, `pkg/apis/core/validation/validation.go`,
-/// `ValidatePodUpdate`.
+/// It lets a gated pod change its preferences, and lets any pod add tolerations. Source: Kubernetes 1.35,
+/// `pkg/apis/core/validation/validation.go`, `ValidatePodUpdate`.
 pub fn open_at(pod: Pod, place: &Place) -> Value {
     let mut patch = open(&objects::reference(pod.metadata));
     if let Some(limit) = &place.limited_by {
