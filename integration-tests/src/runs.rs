@@ -92,6 +92,19 @@ impl Run {
         )
     }
 
+    /// Adds an annotation to the claim templates.
+    pub fn annotate_claims(mut self, key: &str, value: &str) -> Self {
+        let workspaces = self.object["spec"]["workspaces"].as_array_mut();
+        for template in workspaces
+            .into_iter()
+            .flatten()
+            .filter_map(|workspace| workspace.get_mut("volumeClaimTemplate"))
+        {
+            template["metadata"]["annotations"][key] = value.into();
+        }
+        self
+    }
+
     /// Adds a workspace with this source.
     pub fn workspace(mut self, workspace: &str, source: Value) -> Self {
         let mut binding = source;

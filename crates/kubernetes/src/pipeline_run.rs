@@ -6,6 +6,7 @@ use coscheduler_core::params::has_variable;
 use coscheduler_core::pipeline::{waits_for, workspaces_used};
 use coscheduler_core::pipeline_run::PipelineRun as View;
 use coscheduler_core::violation::Violation;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::{Map, Value, json};
 
 pub use crate::tekton::PipelineRun;
@@ -334,6 +335,24 @@ pub fn is_done(run: &PipelineRun) -> bool {
     condition.is_some_and(|it| matches!(it["status"].as_str(), Some("True" | "False")))
 }
 
+/// True if two states of a run, both without the parts that [`trim`] removes, have the same plan. Of a run's progress, a plan
+/// depends only on these facts: Tekton has stored the Pipeline, the first child exists, the run is done.
+pub fn has_same_plan(one: &PipelineRun, other: &PipelineRun) -> bool {
+    let metadata = |run: &PipelineRun| ObjectMeta {
+        resource_version: None,
+        generation: None,
+        ..run.metadata.clone()
+    };
+    let progress = |run: &PipelineRun| {
+        let children = run.status.get("childReferences").and_then(Value::as_array);
+        (children.is_some_and(|it| !it.is_empty()), is_done(run))
+    };
+    metadata(one) == metadata(other)
+        && one.spec == other.spec
+        && one.status.get("pipelineSpec") == other.status.get("pipelineSpec")
+        && progress(one) == progress(other)
+}
+
 /// Tekton's condition `Succeeded` of a PipelineRun or a TaskRun, from the object's `status.conditions`.
 pub fn succeeded(conditions: Option<&Value>) -> Option<&Value> {
     let mut conditions = conditions?.as_array()?.iter();
@@ -466,6 +485,45 @@ mod tests {
                 "status": {"conditions": [{"type": "Succeeded", "status": "True"}]},
             })
         );
+    }
+
+    #[test]
+    fn two_states_that_differ_only_in_progress_have_the_same_plan() {
+        let state = |change: &dyn Fn(&mut Value)| -> PipelineRun {
+            let mut run = json!({
+                "metadata": {"name": "run", "namespace": "ci", "uid": "u", "resourceVersion": "7", "generation": 1,
+                    "annotations": {"coscheduler.dev/mode": "workspaces"}},
+                "spec": {"workspaces": [{"name": "source", "emptyDir": {}}]},
+                "status": {
+                    "conditions": [{"type": "Succeeded", "status": "Unknown"}],
+                    "childReferences": [{"kind": "TaskRun", "name": "one"}],
+                },
+            });
+            change(&mut run);
+            serde_json::from_value(run).unwrap()
+        };
+        let before = state(&|_| {});
+        let later = state(&|run| {
+            run["metadata"]["resourceVersion"] = json!("8");
+            run["status"]["childReferences"] =
+                json!([{"kind": "TaskRun", "name": "one"}, {"kind": "TaskRun", "name": "two"}]);
+            run["status"]["skippedTasks"] = json!([{"name": "three"}]);
+            run["status"]["conditions"][0]["message"] = json!("long");
+        });
+        assert!(has_same_plan(&before, &later));
+        let other_plans: [&dyn Fn(&mut Value); 6] = [
+            &|run| run["metadata"]["uid"] = json!("v"),
+            &|run| run["metadata"]["annotations"]["coscheduler.dev/mode"] = json!("disabled"),
+            &|run| run["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"),
+            &|run| run["spec"]["status"] = json!("PipelineRunPending"),
+            &|run| run["status"]["childReferences"] = json!([]),
+            &|run| run["status"]["conditions"][0]["status"] = json!("False"),
+        ];
+        for change in other_plans {
+            assert!(!has_same_plan(&before, &state(change)));
+        }
+        let stored = state(&|run| run["status"]["pipelineSpec"] = json!({"tasks": []}));
+        assert!(!has_same_plan(&before, &stored));
     }
 
     #[test]

@@ -54,7 +54,8 @@ impl Default for Config {
 }
 
 /// Annotation that sets the duration of one task (a Go duration such as `5s`). Tekton copies it to the pod from the TaskRun,
-/// and from `spec.taskRunSpecs[].metadata` of the PipelineRun.
+/// and from `spec.taskRunSpecs[].metadata` of the PipelineRun. On a claim whose volume is created once a pod is scheduled, the
+/// annotation sets how long this creation takes.
 pub const DURATION_ANNOTATION: &str = "testbed.coscheduler.dev/duration";
 
 /// Annotation that sets the exit code of one task's steps. Any code except 0 makes the task fail. Tekton copies it in the same

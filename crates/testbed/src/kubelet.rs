@@ -259,6 +259,10 @@ fn is_silent(node: &Node) -> bool {
 /// requests to the node.
 fn judge(room: &mut Room, uid: &str, pod: &Pod) -> Result<Option<Verdict>> {
     if pod.metadata.deletion_timestamp.is_some() {
+        // With no grace period left, the kubelet has sent its request, or no kubelet is needed.
+        if pod.metadata.deletion_grace_period_seconds == Some(0) {
+            return Ok(None);
+        }
         let mut owners = pod.owner_references().iter();
         let is_task = owners.any(|owner| owner.kind == "TaskRun");
         return Ok((!is_task).then_some(Verdict::Ended));

@@ -1,5 +1,6 @@
 //! Follows PipelineRuns. The leader keeps the last state of each run until the run is done and its end is reported. The other
-//! replicas keep the state until the run is done. The leader also puts the key of each changed run into a queue.
+//! replicas keep the state until the run is done. If a change may change the plan of a run, the leader also puts the run's key
+//! into a queue.
 //!
 //! Runs that were done before this process saw them are not reported: the placeholder-manager finds their leftovers by itself. So
 //! neither a start of the process nor a change of the leader causes reports about old runs.
@@ -13,7 +14,7 @@ use kube::{Api, Client};
 use tokio::time::MissedTickBehavior;
 
 use coscheduler_kubernetes::kept::Kept;
-use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done};
+use coscheduler_kubernetes::pipeline_run::{PipelineRun, has_same_plan, is_done};
 use coscheduler_runtime::Condition;
 use coscheduler_runtime::kubernetes::watch::{self, Change, ObjectKey};
 use coscheduler_runtime::lease::Leadership;
@@ -33,14 +34,16 @@ impl Runs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores the state of a run. Returns false if there is nothing to report: the run was done before this process saw it, or
-    /// its end is already reported.
+    /// Stores the state of a run. Returns false if there is nothing to report. There are three possible causes: the run was done
+    /// before this process saw it, its end is already reported, or its plan is still that of the state before.
     fn keep(&self, key: &ObjectKey, run: PipelineRun) -> bool {
         let mut runs = self.lock();
-        let changed = !is_done(&run) || runs.contains_key(key);
-        if changed {
-            runs.insert(key.clone(), Arc::new(run));
+        let before = runs.get(key);
+        if before.is_none() && is_done(&run) {
+            return false;
         }
+        let changed = before.is_none_or(|before| !has_same_plan(before, &run));
+        runs.insert(key.clone(), Arc::new(run));
         changed
     }
 
@@ -128,6 +131,8 @@ mod tests {
         // This run was done before this process saw it.
         assert!(!runs.keep(&key("old"), state("True")));
         assert!(runs.keep(&key("new"), state("Unknown")));
+        // This state has the same plan, so it is not reported.
+        assert!(!runs.keep(&key("new"), state("Unknown")));
         assert_eq!(runs.unfinished(), [key("new")]);
         runs.forget_done(&key("new"));
         let active = runs.lock()[&key("new")].clone();

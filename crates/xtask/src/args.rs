@@ -200,15 +200,15 @@ pub(crate) enum BenchCommand {
 pub(crate) struct CompareArgs {
     /// Shapes of the runs. This flag, and each of the next five, chooses the loads instead of the default
     #[arg(long, value_name = "SHAPES", value_delimiter = ',',
-          value_parser = ["one-claim", "two-claims", "ten-wide", "fifty", "matrix"])]
+          value_parser = ["one-claim", "slow-volume", "two-claims", "ten-wide", "fifty", "matrix"])]
     pub(crate) workload: Vec<String>,
     /// Numbers of nodes, such as 20,200,2000 [default: 20]
     #[arg(long, value_name = "NUMBERS", value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) nodes: Vec<u16>,
-    /// Runs created per second. By default, so many that 2.5 tasks start per second
+    /// Runs created per second. By default, so many that three tasks start per second
     #[arg(long, value_name = "N", value_parser = rate)]
     pub(crate) rate: Option<f64>,
-    /// How long runs are created at a rate, in seconds [default: 12]
+    /// How long runs are created at a rate, in seconds [default: 10]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) seconds: Option<u16>,
     /// Number of runs that are created at once
@@ -222,7 +222,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub(crate) rounds: Option<u8>,
     /// Begin no round that would probably end later than this, in minutes
-    #[arg(long, value_name = "N", default_value_t = 30)]
+    #[arg(long, value_name = "N", default_value_t = 34)]
     pub(crate) minutes: u16,
     /// Modes of our services, and of Tekton's own affinity assistant
     #[arg(

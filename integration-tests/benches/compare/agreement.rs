@@ -8,8 +8,9 @@ use super::report::{CPU_OF_OURS, Measured, PLOTS, cell};
 use super::sides::{DISABLED, built_in, ours, pods};
 
 /// How many figures agree with those of an earlier measurement, and a line for each other one: the most important ratios to
-/// `disabled`, and the CPU of our services. Two figures agree if their spreads overlap. Two spreads of three rounds each do not
-/// overlap in a tenth of all cases, even if nothing has changed. A load with only one round has no spread, so it is not compared.
+/// `disabled` and to the built-in assistant, and the CPU of our services. Two figures agree if their spreads overlap. Two spreads of
+/// three rounds each do not overlap in a tenth of all cases, even if nothing has changed. A load with only one round has no
+/// spread, so it is not compared.
 pub(crate) fn text(options: &Options, earlier: &[Measured], now: &[Measured]) -> String {
     let (mut compared, mut agreed, mut lines) = (0, 0, String::new());
     for now in now {
@@ -21,19 +22,19 @@ pub(crate) fn text(options: &Options, earlier: &[Measured], now: &[Measured]) ->
             let _ = writeln!(lines, "- {load}: not compared");
             continue;
         };
-        let sides = options.modes.iter();
-        for side in sides.flat_map(|mode| [built_in(mode), ours(mode), pods(mode)]) {
-            for ((title, old), (_, new)) in figures(before, &side).zip(figures(now, &side)) {
-                let Some((old, new)) = old.zip(new) else {
-                    continue;
-                };
-                compared += 1;
-                if new.overlaps(old) {
-                    agreed += 1;
-                } else {
-                    let (old, new) = (cell(Some(old)), cell(Some(new)));
-                    let _ = writeln!(lines, "- {load}, {side}, {title}: {old} before, {new} now");
-                }
+        let modes = options.modes.iter();
+        let pairs =
+            modes.flat_map(|mode| figures(before, mode).into_iter().zip(figures(now, mode)));
+        for ((title, old), (_, new)) in pairs {
+            let Some((old, new)) = old.zip(new) else {
+                continue;
+            };
+            compared += 1;
+            if new.overlaps(old) {
+                agreed += 1;
+            } else {
+                let (old, new) = (cell(Some(old)), cell(Some(new)));
+                let _ = writeln!(lines, "- {load}, {title}: {old} before, {new} now");
             }
         }
     }
@@ -41,14 +42,32 @@ pub(crate) fn text(options: &Options, earlier: &[Measured], now: &[Measured]) ->
         return "There is no earlier measurement of these loads with a spread.\n".to_owned();
     }
     format!(
-        "The spreads of {agreed} of {compared} figures overlap with those of the measurement before (ratios to `{DISABLED}`, and \
-         the CPU of our services).\n{lines}"
+        "The spreads of {agreed} of {compared} figures overlap with those of the measurement before (ratios, and the CPU of our \
+         services).\n\n{lines}"
     )
 }
 
-/// The compared figures of a side, with their titles.
-fn figures(of: &Measured, side: &str) -> impl Iterator<Item = (&'static str, Option<Spread>)> {
-    let cpu = (CPU_OF_OURS, of.figure(side, CPU_OF_OURS));
-    let ratios = PLOTS.map(|(row, _, title)| (title, of.ratio([side, DISABLED], row)));
-    ratios.into_iter().chain([cpu])
+/// The compared figures in one mode, with their titles.
+fn figures(of: &Measured, mode: &str) -> Vec<(String, Option<Spread>)> {
+    let (us, pods, them) = (ours(mode), pods(mode), built_in(mode));
+    let mut figures = Vec::new();
+    for [one, other] in [
+        [&*us, DISABLED],
+        [&*pods, DISABLED],
+        [&*them, DISABLED],
+        [&*us, &*them],
+        [&*pods, &*them],
+    ] {
+        let ratio = |row| of.ratio([one, other], row);
+        figures
+            .extend(PLOTS.map(|(row, _, title)| (format!("{title}, {one} ÷ {other}"), ratio(row))));
+    }
+    let cpu = |side: &str| {
+        (
+            format!("{CPU_OF_OURS}, {side}"),
+            of.figure(side, CPU_OF_OURS),
+        )
+    };
+    figures.extend([cpu(&us), cpu(&pods)]);
+    figures
 }

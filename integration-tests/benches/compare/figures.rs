@@ -21,6 +21,8 @@ pub(crate) struct Figures {
     pub(crate) create_p99: f64,
     /// Requests to the API server for each run, by client and verb.
     pub(crate) requests: BTreeMap<String, BTreeMap<String, f64>>,
+    /// Writes to claims that the API server refused with 409, for each run.
+    pub(crate) claim_conflicts: f64,
     /// Bytes in the bodies of requests to the API server, for each run.
     pub(crate) request_bytes: f64,
     /// Bytes in the API server's answers to `get` and `list`, for each run.
@@ -67,6 +69,10 @@ impl Figures {
             ("time to create, p50, ms", self.create_p50 * 1000.0),
             ("time to create, p99, ms", self.create_p99 * 1000.0),
             ("API requests a run", self.all_requests()),
+            (
+                "writes to claims refused with 409 a run",
+                self.claim_conflicts,
+            ),
             ("request bodies a run, KiB", self.request_bytes / 1024.0),
             (
                 "answers to get and list a run, KiB",

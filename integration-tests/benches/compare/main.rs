@@ -6,6 +6,7 @@ mod agreement;
 mod figures;
 mod plan;
 mod plot;
+mod readme;
 mod report;
 mod sides;
 mod trial;
@@ -55,7 +56,8 @@ fn main() -> Outcome {
             load.rounds.push(sides);
         }
         // An interrupted measurement keeps the rounds that are complete.
-        write::all(&options, &measured)?;
+        let agreement = agreement::text(&options, &earlier, &measured);
+        write::all(&options, &measured, &agreement)?;
     }
     println!("\n{}", report::headlines(&options, &measured));
     println!("{}", agreement::text(&options, &earlier, &measured));
@@ -65,7 +67,7 @@ fn main() -> Outcome {
     );
     println!(
         "\nThe tables for README.md, if the page is in docs:\n\n{}",
-        report::readme(&options, &measured)
+        readme::tables(&options, &measured)
     );
     Ok(())
 }

@@ -6,12 +6,12 @@ use std::path::PathBuf;
 use integration_tests::runs::{Run, run};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use testbed::MOVABLE_STORAGE_CLASS;
+use testbed::{DURATION_ANNOTATION, MOVABLE_STORAGE_CLASS};
 
 /// The number of tasks that start per second, if no rate is chosen. These tasks use about a third of two cores.
-const TASKS_PER_SECOND: f64 = 2.5;
+const TASKS_PER_SECOND: f64 = 3.0;
 /// How long runs are created at a rate, if `--seconds` is not given.
-const SECONDS: f64 = 12.0;
+const SECONDS: f64 = 10.0;
 /// The number of runs that are measured one after the other.
 const ALONE: usize = 3;
 
@@ -49,6 +49,8 @@ pub(crate) struct Options {
 pub(crate) enum Workload {
     /// Two tasks, one after the other, with the same claim.
     OneClaim,
+    /// As `OneClaim`, but the volume takes two seconds to create.
+    SlowVolume,
     /// Two parallel tasks with a claim each, and a last task with the first claim.
     TwoClaims,
     /// Ten parallel tasks with the same claim.
@@ -63,7 +65,7 @@ impl Workload {
     /// The number of pods of a run.
     fn tasks(self) -> usize {
         match self {
-            Self::OneClaim => 2,
+            Self::OneClaim | Self::SlowVolume => 2,
             Self::TwoClaims => 3,
             Self::TenWide => 10,
             Self::Fifty => 50,
@@ -76,13 +78,15 @@ impl Workload {
         let task = |run: Run, name: &str, workspace: &str, after: &[&str]| {
             run.task(name, &[workspace], after).asking("100m")
         };
+        let one_claim = |run: Run| {
+            let one = task(run, "one", "source", &[]);
+            task(one, "two", "source", &["one"])
+        };
         let empty = run(&format!("run-{number}"));
         let one = template(empty, "source");
         match self {
-            Self::OneClaim => {
-                let one = task(one, "one", "source", &[]);
-                task(one, "two", "source", &["one"])
-            }
+            Self::OneClaim => one_claim(one),
+            Self::SlowVolume => one_claim(one.annotate_claims(DURATION_ANNOTATION, "2s")),
             Self::TwoClaims => {
                 let two = template(one, "cache");
                 let two = task(two, "one", "source", &[]);
@@ -130,6 +134,7 @@ impl fmt::Display for Workload {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::OneClaim => "one claim",
+            Self::SlowVolume => "one slow volume",
             Self::TwoClaims => "two claims",
             Self::TenWide => "ten wide",
             Self::Fifty => "fifty tasks",
@@ -191,6 +196,7 @@ impl Options {
                 true => vec![burst(Workload::OneClaim, 4, 6)],
                 false => vec![
                     rate(Workload::OneClaim, 20),
+                    rate(Workload::SlowVolume, 20),
                     rate(Workload::TwoClaims, 20),
                     rate(Workload::TenWide, 20),
                     burst(Workload::OneClaim, 20, 40),

@@ -72,13 +72,18 @@ impl Measured {
     }
 }
 
-/// The part of the page that the benchmark writes.
-pub(crate) fn page(options: &Options, machine: &str, measured: &[Measured]) -> String {
+/// The part of the page that the benchmark writes. `agreement` compares the figures with those of the measurement before.
+pub(crate) fn page(
+    options: &Options,
+    machine: &str,
+    measured: &[Measured],
+    agreement: &str,
+) -> String {
     let rounds = measured.first().map_or(0, |load| load.rounds.len());
     let targets = targets(options, measured);
     let mut page = format!(
         "{machine}; {} build of tekton-coscheduler {}; rounds: {rounds}. To repeat this measurement:\n\n    {}\n\n\
-         ## Targets\n\n{}\n\n{targets}\n## Ratios\n\n{}",
+         ## Targets\n\n{}\n\n{targets}\n## Agreement\n\n{agreement}\n## Ratios\n\n{}",
         options.build,
         options.version,
         options.command,
@@ -99,8 +104,8 @@ pub(crate) fn page(options: &Options, machine: &str, measured: &[Measured]) -> S
     page
 }
 
-const MAKESPAN: &str = "makespan, s";
-const BOUND_P99: &str = "creation → first pod bound, p99, s";
+pub(crate) const MAKESPAN: &str = "makespan, s";
+pub(crate) const BOUND_P99: &str = "creation → first pod bound, p99, s";
 const DONE: &str = "creation → completion, p50, s";
 const REQUESTS: &str = "API requests a run";
 const CPU: &str = "CPU a run, all processes, ms";
@@ -136,7 +141,7 @@ pub(crate) fn plots(options: &Options, measured: &[Measured]) -> Vec<(String, St
 }
 
 /// The targets of the project, with the figures beside them.
-fn targets(options: &Options, measured: &[Measured]) -> String {
+pub(crate) fn targets(options: &Options, measured: &[Measured]) -> String {
     let mut table = "| load | mode | placeholders | makespan over `disabled`: at most half of what the built-in adds | API requests over \
                      `disabled` | first pod bound, p99, ratio to `disabled`: ≤ 1.15 | CPU a run of our services: ≤ 12 ms | peak \
                      memory of the largest service, MiB (the target of 50 MiB is for 1,000 active runs) |\n|---|---|---|---|---|---|---|---|\n"
@@ -198,7 +203,7 @@ fn verdict(met: bool) -> &'static str {
 }
 
 /// How many verdicts of the table of [`targets`] are "missed".
-fn missed(targets: &str) -> String {
+pub(crate) fn missed(targets: &str) -> String {
     let [met, missed] =
         [true, false].map(|met| targets.matches(&format!("| {}: ", verdict(met))).count());
     format!("{missed} of {} verdicts are \"missed\".", met + missed)
@@ -230,78 +235,6 @@ pub(crate) fn headlines(options: &Options, measured: &[Measured]) -> String {
         }
     }
     table + "\n"
-}
-
-/// The comparison in README.md: two tables, and the number of missed targets.
-pub(crate) fn readme(options: &Options, measured: &[Measured]) -> String {
-    format!(
-        "{}\n{}\n{}\n",
-        first_load(options, measured),
-        other_loads(options, measured),
-        missed(&targets(options, measured))
-    )
-}
-
-/// The ratios of other loads to the built-in assistant. A load with few runs is left out, because its slowest run is a matter of
-/// luck.
-fn other_loads(options: &Options, measured: &[Measured]) -> String {
-    let mut table = String::from("| ratio to the built-in |");
-    for mode in &options.modes {
-        let _ = write!(table, " `{mode}` | `{mode}`, with pods |");
-    }
-    let _ = writeln!(table, "\n|---|{}", "---|---|".repeat(options.modes.len()));
-    for load in measured.iter().skip(1).filter(|it| it.load.runs >= 15) {
-        // At a rate, the makespan is mostly the time of the creations.
-        let is_burst = load.load.pace == Pace::Burst;
-        let rows = PLOTS.into_iter();
-        let rows = rows.filter(|(row, ..)| *row == BOUND_P99 || (is_burst && *row == MAKESPAN));
-        for (row, _, title) in rows {
-            let _ = write!(table, "| {}: {title} |", load.load);
-            for mode in &options.modes {
-                for us in [ours(mode), pods(mode)] {
-                    let ratio = load.ratio([&us, &built_in(mode)], row);
-                    let _ = write!(table, " {} |", ratio_cell(ratio));
-                }
-            }
-            table.push('\n');
-        }
-    }
-    table
-}
-
-/// The most important ratios of the first load to `disabled`. At a rate, the makespan is mostly the time of the creations, so it
-/// is left out.
-fn first_load(options: &Options, measured: &[Measured]) -> String {
-    let Some(load) = measured.first() else {
-        return String::new();
-    };
-    let rows: Vec<_> = PLOTS
-        .into_iter()
-        .filter(|(row, _, _)| *row != MAKESPAN)
-        .collect();
-    let mut table = String::from("| |");
-    for (_, _, title) in &rows {
-        let _ = write!(table, " {title} |");
-    }
-    let _ = writeln!(table, "\n|---|{}", "---|".repeat(rows.len()));
-    for mode in &options.modes {
-        for (name, side) in [
-            ("built-in", built_in(mode)),
-            ("tekton-coscheduler", ours(mode)),
-            ("tekton-coscheduler with pods", pods(mode)),
-        ] {
-            let _ = write!(table, "| {name}, `{mode}` |");
-            for (row, _, _) in &rows {
-                let _ = write!(
-                    table,
-                    " {} |",
-                    ratio_cell(load.ratio([&side, DISABLED], row))
-                );
-            }
-            table.push('\n');
-        }
-    }
-    table
 }
 
 /// All figures of a load in one mode.
@@ -373,7 +306,7 @@ pub(crate) fn cell(spread: Option<Spread>) -> String {
     with_spread(spread, "–", number)
 }
 
-fn ratio_cell(spread: Option<Spread>) -> String {
+pub(crate) fn ratio_cell(spread: Option<Spread>) -> String {
     with_spread(spread, "–", |ratio| format!("{ratio:.2}"))
 }
 

@@ -45,7 +45,10 @@ pub(crate) async fn measure(side: &OneSide, loads: &[Load]) -> anyhow::Result<Ve
         .measure(config.clone(), async |bed, services| {
             let mut clients = Vec::new();
             for _ in 0..CLIENTS {
-                clients.push(kube_client(bed.kubeconfig()).await?);
+                let client = kube_client(bed.kubeconfig()).await?;
+                // Opens the connection, so that no creation waits for it.
+                client.apiserver_version().await?;
+                clients.push(client);
             }
             let trial = Trial {
                 bed,
@@ -119,9 +122,9 @@ impl Trial<'_> {
         let cpu = cpu_of_a_run(bed, *services, &cpu_before, load.runs)?;
         let milliseconds = begin.elapsed().as_secs_f64() * 1000.0;
         let cores = cpu.values().sum::<f64>() * load.runs as f64 / milliseconds;
-        let requests = by_client(&audit::requests(bed, mark)?, namespace, load.runs);
+        let requests = audit::requests(bed, mark)?;
         let bytes = Bytes::now(&client).await?;
-        let of_run = |bytes: f64| bytes / load.runs as f64;
+        let of_run = |all: f64| all / load.runs as f64;
         let until = |ends: &BTreeMap<String, Instant>, percent| {
             let since = |(run, end): (&String, &Instant)| Some(*end - created.get(run)?.since);
             percentile(ends.iter().filter_map(since), percent)
@@ -135,7 +138,8 @@ impl Trial<'_> {
             done_p99: until(&follower.done, 99),
             create_p50: creation(50),
             create_p99: creation(99),
-            requests,
+            claim_conflicts: of_run(claim_conflicts(&requests, namespace) as f64),
+            requests: by_client(&requests, namespace, load.runs),
             request_bytes: of_run(bytes.requests - bytes_before.requests),
             answer_bytes: of_run(bytes.answers - bytes_before.answers),
             cpu,
@@ -216,6 +220,17 @@ fn by_client(
         }
     }
     counts
+}
+
+/// The number of writes to claims of a namespace that the API server refused, because the client did not know the last version.
+fn claim_conflicts(requests: &[Request], namespace: &str) -> usize {
+    let refused = requests.iter().filter(|request| {
+        request.answer.code == http::StatusCode::CONFLICT.as_u16()
+            && request.object.namespace == namespace
+            && request.object.resource == "persistentvolumeclaims"
+            && request.verb != "create"
+    });
+    refused.count()
 }
 
 /// The most resident memory of each service since its start, in MiB.

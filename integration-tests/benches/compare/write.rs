@@ -18,7 +18,7 @@ const FIGURES: &str = "benchmarks.json";
 const BEGIN: &str = "<!-- `cargo xtask bench compare` writes the lines below. -->\n";
 const END: &str = "<!-- `cargo xtask bench compare` writes the lines above. -->\n";
 
-pub(crate) fn all(options: &Options, measured: &[Measured]) -> Outcome {
+pub(crate) fn all(options: &Options, measured: &[Measured], agreement: &str) -> Outcome {
     let machine = machine()?;
     let page = options.folder.join("benchmarks.md");
     let text = match fs::read_to_string(&page) {
@@ -28,7 +28,7 @@ pub(crate) fn all(options: &Options, measured: &[Measured]) -> Outcome {
             return Err(error).with_context(|| format!("failed to read {}", page.display()));
         }
     };
-    let text = replace(&text, &report::page(options, &machine, measured))
+    let text = replace(&text, &report::page(options, &machine, measured, agreement))
         .with_context(|| format!("{} lacks the lines {BEGIN}{END}", page.display()))?;
     write(&page, &text)?;
     for (name, svg) in report::plots(options, measured) {
