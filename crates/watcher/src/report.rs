@@ -9,8 +9,10 @@ use tracing::{Instrument as _, debug, error, info_span, warn};
 use coscheduler_core::annotations;
 use coscheduler_kubernetes::pipeline_run;
 use coscheduler_proto::json;
+use coscheduler_proto::placeholder::EnsureOutcome;
 use coscheduler_proto::planner::ReportPipelineRunRequest;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
+use coscheduler_proto::planner::report_pipeline_run_response::Outcome as Reported;
 use coscheduler_runtime::client::{self, Channel};
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 use coscheduler_runtime::queue::Outcome;
@@ -46,7 +48,12 @@ pub(crate) async fn report(
         Ok(answer) => {
             let answer = answer.into_inner();
             debug!(namespace, pipeline_run, ?answer, "reported a PipelineRun");
-            (Outcome::Done, is_done)
+            let superseded = Reported::Ensured(EnsureOutcome::Superseded.into());
+            match answer.outcome == Some(superseded) {
+                // The manager knows a newer state. This process may not report it by itself, because its plan is the same.
+                true => (Outcome::Retry, false),
+                false => (Outcome::Done, is_done),
+            }
         }
         Err(status) if status.code() == Code::InvalidArgument => {
             let reason = status.message();
