@@ -126,7 +126,7 @@ async fn idle(scene: &Scene<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// On the active run `measured`, changes an annotation that concerns no service, and waits until the manager has answered another
+/// On the active run `measured`, changes a label that concerns no service, and waits until the manager has answered another
 /// `Ensure` or `Release`.
 ///
 /// # Errors
@@ -146,7 +146,7 @@ pub async fn reported_once_more(scene: &Scene<'_>) -> anyhow::Result<()> {
         anyhow::Ok(of("Ensure") + of("Release"))
     };
     let before = handled().await?;
-    let patch = Patch::Merge(json!({"metadata": {"annotations": {"example.com/touched": "yes"}}}));
+    let patch = Patch::Merge(json!({"metadata": {"labels": {"example.com/touched": "yes"}}}));
     scene
         .api::<PipelineRun>()
         .patch("measured", &PatchParams::default(), &patch)

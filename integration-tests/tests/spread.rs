@@ -29,7 +29,7 @@ const SHARE: f64 = 0.8;
 const PERIOD: Duration = Duration::from_millis(50);
 
 /// The services whose calls are compared, with the compared methods. `AdmitPipelineRun` is called for each new run, and the other
-/// methods for each change of a run.
+/// methods for each change of a run's labels.
 const CALLED: [(Service, &[&str]); 2] = [
     (
         Service::AffinityPlanner,
@@ -53,7 +53,7 @@ async fn calls(scene: &Scene<'_>) -> anyhow::Result<()> {
     for number in 0_u64.. {
         period.tick().await;
         runs.create(&dry_run, &probe).await.context("a new run")?;
-        // The watcher reports every change.
+        // The watcher reports this change, because placeholders have the labels of their run.
         let path = "tekton.dev/v1/pipelineruns/held";
         let change = json!({"metadata": {"labels": {"example.dev/change": number.to_string()}}});
         let changed = scene.send("PATCH", path, &change).await?;

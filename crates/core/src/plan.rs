@@ -77,6 +77,9 @@ pub enum ReleaseCause {
 
 /// Plans the placeholders of a run.
 ///
+/// The watcher reports a change of a run only if function `has_same_plan` of crate `kubernetes` is false. If a plan comes to depend
+/// on another part of a run's status, change that function too.
+///
 /// # Errors
 /// If pinned annotations cannot be read: at least one violation for each of these annotations. Otherwise, all violations of these
 /// rules: the run has a name and a uid; each workspace with a pinned template exists; it is bound to the template's claim, or the

@@ -338,16 +338,16 @@ pub fn is_done(run: &PipelineRun) -> bool {
 /// True if two states of a run, both without the parts that [`trim`] removes, have the same plan. Of a run's progress, a plan
 /// depends only on these facts: Tekton has stored the Pipeline, the first child exists, the run is done.
 pub fn has_same_plan(one: &PipelineRun, other: &PipelineRun) -> bool {
-    let metadata = |run: &PipelineRun| ObjectMeta {
-        resource_version: None,
-        generation: None,
-        ..run.metadata.clone()
+    let metadata = ObjectMeta {
+        resource_version: one.metadata.resource_version.clone(),
+        generation: one.metadata.generation,
+        ..other.metadata.clone()
     };
     let progress = |run: &PipelineRun| {
         let children = run.status.get("childReferences").and_then(Value::as_array);
         (children.is_some_and(|it| !it.is_empty()), is_done(run))
     };
-    metadata(one) == metadata(other)
+    one.metadata == metadata
         && one.spec == other.spec
         && one.status.get("pipelineSpec") == other.status.get("pipelineSpec")
         && progress(one) == progress(other)
@@ -372,6 +372,7 @@ pub fn view(run: &PipelineRun) -> Result<View, Vec<Violation>> {
 mod tests {
     use super::*;
     use coscheduler_core::params::Params;
+    use coscheduler_core::plan::plan;
     use serde_json::json;
 
     #[test]
@@ -511,6 +512,8 @@ mod tests {
             run["status"]["conditions"][0]["message"] = json!("long");
         });
         assert!(has_same_plan(&before, &later));
+        let [planned, replanned] = [&before, &later].map(|run| plan(&view(run).unwrap()));
+        assert_eq!(planned, replanned);
         let other_plans: [&dyn Fn(&mut Value); 6] = [
             &|run| run["metadata"]["uid"] = json!("v"),
             &|run| run["metadata"]["annotations"]["coscheduler.dev/mode"] = json!("disabled"),

@@ -10,7 +10,7 @@
 //!   its name, and sometimes twice (after each change of its node). The second request would delete the next pod of the same
 //!   name.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::pin::pin;
 use std::time::Duration;
@@ -159,6 +159,8 @@ struct Kubelet {
     waiting: BTreeMap<String, Pod>,
     /// The pods of an incomplete list, by uid. The watch delivers the pods of a list one by one.
     listed: BTreeMap<String, Pod>,
+    /// The deleted pods that this kubelet has ended, by uid. The API server may change such a pod once more.
+    ended: BTreeSet<String>,
 }
 
 impl Kubelets {
@@ -198,6 +200,7 @@ impl Kubelets {
                 for kubelet in self.nodes.values_mut() {
                     let listed = std::mem::take(&mut kubelet.listed);
                     kubelet.forget(|uid| !listed.contains_key(uid));
+                    kubelet.ended.clear();
                     kubelet.waiting.extend(listed);
                     verdicts.extend(kubelet.look_again()?);
                 }
@@ -216,6 +219,7 @@ impl Kubelets {
 impl Kubelet {
     fn forget(&mut self, gone: impl Fn(&String) -> bool) {
         self.waiting.retain(|uid, _| !gone(uid));
+        self.ended.retain(|uid| !gone(uid));
         if let Some(room) = &mut self.room {
             room.pods.retain(|uid, _| !gone(uid));
         }
@@ -235,10 +239,13 @@ impl Kubelet {
         for (uid, pod) in std::mem::take(&mut self.waiting) {
             let verdict = judge(room, &uid, &pod)?;
             if let Some(Verdict::Deferred { reason, .. }) = &verdict {
-                self.waiting.insert(uid, pod.clone());
+                self.waiting.insert(uid.clone(), pod.clone());
                 if has_condition(&pod, RESIZE_PENDING, reason) {
                     continue;
                 }
+            }
+            if verdict == Some(Verdict::Ended) && !self.ended.insert(uid) {
+                continue;
             }
             verdicts.extend(verdict.map(|verdict| (pod, verdict)));
         }
@@ -259,10 +266,6 @@ fn is_silent(node: &Node) -> bool {
 /// requests to the node.
 fn judge(room: &mut Room, uid: &str, pod: &Pod) -> Result<Option<Verdict>> {
     if pod.metadata.deletion_timestamp.is_some() {
-        // With no grace period left, the kubelet has sent its request, or no kubelet is needed.
-        if pod.metadata.deletion_grace_period_seconds == Some(0) {
-            return Ok(None);
-        }
         let mut owners = pod.owner_references().iter();
         let is_task = owners.any(|owner| owner.kind == "TaskRun");
         return Ok((!is_task).then_some(Verdict::Ended));

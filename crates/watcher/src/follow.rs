@@ -39,12 +39,21 @@ impl Runs {
     fn keep(&self, key: &ObjectKey, run: PipelineRun) -> bool {
         let mut runs = self.lock();
         let before = runs.get(key);
-        if before.is_none() && is_done(&run) {
-            return false;
+        let changed = match before {
+            Some(before) => !has_same_plan(before, &run),
+            None => !is_done(&run),
+        };
+        // The end of a run is kept as it was reported, because only then the run is removed after the report.
+        if changed || !is_done(&run) {
+            runs.insert(key.clone(), Arc::new(run));
         }
-        let changed = before.is_none_or(|before| !has_same_plan(before, &run));
-        runs.insert(key.clone(), Arc::new(run));
         changed
+    }
+
+    /// True if the stored state of a run is still `run`.
+    pub(crate) fn has(&self, key: &ObjectKey, run: &Arc<PipelineRun>) -> bool {
+        let runs = self.lock();
+        runs.get(key).is_some_and(|known| Arc::ptr_eq(known, run))
     }
 
     /// Removes a run if its stored state is still `run`. A newer state stays.
@@ -141,6 +150,8 @@ mod tests {
         // The report of the run's earlier state ends late.
         runs.forget(&key("new"), &active);
         let done = runs.lock()[&key("new")].clone();
+        // The run changes once more while its end is reported.
+        assert!(!runs.keep(&key("new"), state("False")));
         runs.forget(&key("new"), &done);
         assert!(runs.lock().is_empty());
         // A replica that does not lead does not report the end of a run.

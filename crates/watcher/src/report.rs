@@ -49,10 +49,13 @@ pub(crate) async fn report(
             let answer = answer.into_inner();
             debug!(namespace, pipeline_run, ?answer, "reported a PipelineRun");
             let superseded = Reported::Ensured(EnsureOutcome::Superseded.into());
-            match answer.outcome == Some(superseded) {
-                // The manager knows a newer state. This process may not report it by itself, because its plan is the same.
-                true => (Outcome::Retry, false),
-                false => (Outcome::Done, is_done),
+            if answer.outcome != Some(superseded) {
+                (Outcome::Done, is_done)
+            } else if runs.has(&key, &run) {
+                // The watch will deliver the newer state that the manager has. If its plan is the same, it causes no report.
+                (Outcome::Retry, false)
+            } else {
+                (Outcome::Later(Duration::ZERO), false)
             }
         }
         Err(status) if status.code() == Code::InvalidArgument => {

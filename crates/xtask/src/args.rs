@@ -35,12 +35,12 @@ pub(crate) enum Command {
     ///
     /// First runs the benchmark of the decisions (1, 10 and 100 workspaces). Then boots a test bed with the five services, and
     /// creates examples/two-volumes.yaml as a dry run, alternately in a namespace with our webhook and in a namespace without
-    /// it. Prints medians and 95th percentiles of the times. Last, runs the same PipelineRuns with our services and with
+    /// it. Prints medians and 99th percentiles of the times. Last, runs the same PipelineRuns with our services and with
     /// Tekton's own affinity assistant while their node is lost or full, and prints how many seconds each needs. No figure
     /// makes this command fail. Run it on an idle machine. `cargo xtask bench compare`, `saturated` and `scale` are other
     /// benchmarks.
     Bench(BenchArgs),
-    /// Run all checks of continuous integration: fmt, clippy, tidy, doc, deny, test
+    /// Run all checks of continuous integration: fmt, tidy, clippy, doc, deny, bench, test
     ///
     /// If a step cannot check something, the summary lists it as SKIPPED, with the reason.
     Ci,

@@ -79,7 +79,7 @@ pub(crate) async fn run(
 async fn services_of(workspace: &Workspace, release: bool) -> anyhow::Result<PathBuf> {
     match release {
         true => binaries::optimised_services(workspace).await,
-        false => binaries::services(workspace).await,
+        false => binaries::tested_services(workspace).await,
     }
 }
 
@@ -102,8 +102,8 @@ async fn built_in(workspace: &Workspace, bin_dir: &Path) -> anyhow::Result<()> {
 fn of_integration_tests(workspace: &Workspace, name: &str, bin_dir: &Path) -> Command {
     let mut cargo = workspace.cargo();
     cargo
-        .args(["bench", "--locked", "--profile", "dev"])
-        .args(["--package", "integration-tests", "--bench", name])
+        .args(["bench", "--locked", "--workspace"])
+        .args(["--profile", "test", "--bench", name])
         .env("COSCHEDULER_BIN_DIR", bin_dir)
         // The error of a benchmark says what it waited for. A backtrace would only add frames of the async runtime.
         .env("RUST_BACKTRACE", "0");

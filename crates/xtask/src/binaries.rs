@@ -27,6 +27,12 @@ pub(crate) async fn services_and_plugin(workspace: &Workspace) -> anyhow::Result
     Ok(workspace.target.join("debug"))
 }
 
+/// As [`services`], but with the profile and the features with which `cargo xtask test` builds them. So nothing is compiled twice.
+pub(crate) async fn tested_services(workspace: &Workspace) -> anyhow::Result<PathBuf> {
+    build_services(workspace, &["--workspace", "--profile=test"]).await?;
+    Ok(workspace.target.join("debug"))
+}
+
 /// As [`services`], but with optimisation, as in their images.
 pub(crate) async fn optimised_services(workspace: &Workspace) -> anyhow::Result<PathBuf> {
     build_services(workspace, &["--release"]).await?;

@@ -20,16 +20,18 @@ enum Step {
     Clippy,
     Doc,
     Deny,
+    Bench,
     Test,
 }
 
 impl Step {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 7] = [
         Self::Fmt,
         Self::Tidy,
         Self::Clippy,
         Self::Doc,
         Self::Deny,
+        Self::Bench,
         Self::Test,
     ];
 
@@ -40,6 +42,7 @@ impl Step {
             Self::Tidy => "tidy",
             Self::Doc => "doc",
             Self::Deny => "deny",
+            Self::Bench => "bench",
             Self::Test => "test",
         }
     }
@@ -55,6 +58,7 @@ impl Step {
                 "edit the comments named above; `cargo doc --no-deps --workspace` shows them again"
             }
             Self::Deny => "see deny.toml; `cargo xtask ci` shows it again",
+            Self::Bench => "cargo xtask bench compare --quick shows it again",
             Self::Test => "cargo xtask test <name of the failed test> runs it alone",
         }
     }
@@ -149,6 +153,21 @@ async fn run_step(workspace: &Workspace, step: Step) -> anyhow::Result<Outcome> 
                 // Not the check of advisories: its result changes without a change of this repository.
                 .args(["bans", "licenses", "sources"]);
             succeed(&mut deny).await
+        }
+        // No figure is checked. The sides of the other mode would show nothing new about the benchmark.
+        Step::Bench => {
+            cargo(
+                workspace,
+                &[
+                    "xtask",
+                    "bench",
+                    "compare",
+                    "--quick",
+                    "--modes",
+                    "pipelineruns",
+                ],
+            )
+            .await
         }
         Step::Test => test::run(workspace, &TestArgs::default()).await,
     }?;

@@ -11,7 +11,11 @@ use super::sides::{DISABLED, built_in, ours, pods};
 /// `disabled` and to the built-in assistant, and the CPU of our services. Two figures agree if their spreads overlap. Two spreads of
 /// three rounds each do not overlap in a tenth of all cases, even if nothing has changed. A load with only one round has no
 /// spread, so it is not compared.
-pub(crate) fn text(options: &Options, earlier: &[Measured], now: &[Measured]) -> String {
+pub(crate) fn text(
+    options: &Options,
+    (commit, earlier): &(String, Vec<Measured>),
+    now: &[Measured],
+) -> String {
     let (mut compared, mut agreed, mut lines) = (0, 0, String::new());
     for now in now {
         // The file has rounded rates, so the loads are compared as they are shown.
@@ -39,11 +43,12 @@ pub(crate) fn text(options: &Options, earlier: &[Measured], now: &[Measured]) ->
         }
     }
     if compared == 0 {
-        return "There is no earlier measurement of these loads with a spread.\n".to_owned();
+        return "Not compared: each load was measured in only one round, or not measured before.\n"
+            .to_owned();
     }
     format!(
-        "The spreads of {agreed} of {compared} figures overlap with those of the measurement before (ratios, and the CPU of our \
-         services).\n\n{lines}"
+        "The spreads of {agreed} of {compared} figures overlap with those of the measurement before (commit {commit}): ratios, and \
+         the CPU of our services.\n\n{lines}"
     )
 }
 

@@ -21,7 +21,11 @@ pub(crate) struct Figures {
     pub(crate) create_p99: f64,
     /// Requests to the API server for each run, by client and verb.
     pub(crate) requests: BTreeMap<String, BTreeMap<String, f64>>,
-    /// Writes to claims that the API server refused with 409, for each run.
+    /// Task pods for which the scheduler found no node at its first try, for each run. Older files lack this and the next figure.
+    #[serde(default)]
+    pub(crate) rejected_pods: f64,
+    /// Writes of the scheduler to claims that the API server refused with 409, for each run.
+    #[serde(default)]
     pub(crate) claim_conflicts: f64,
     /// Bytes in the bodies of requests to the API server, for each run.
     pub(crate) request_bytes: f64,
@@ -47,11 +51,6 @@ impl Figures {
         ours.into_iter().flatten().sum()
     }
 
-    /// The most memory that one of our services has had, in MiB.
-    pub(crate) fn largest(&self) -> f64 {
-        self.memory.values().copied().fold(0.0, f64::max)
-    }
-
     /// The figure of this name. `None` if this side has no such figure.
     pub(crate) fn row(&self, name: &str) -> Option<f64> {
         let mut rows = self.rows().into_iter();
@@ -70,7 +69,11 @@ impl Figures {
             ("time to create, p99, ms", self.create_p99 * 1000.0),
             ("API requests a run", self.all_requests()),
             (
-                "writes to claims refused with 409 a run",
+                "task pods without a node at first, a run",
+                self.rejected_pods,
+            ),
+            (
+                "the scheduler's writes to claims refused with 409, a run",
                 self.claim_conflicts,
             ),
             ("request bodies a run, KiB", self.request_bytes / 1024.0),

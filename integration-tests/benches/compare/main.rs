@@ -9,6 +9,7 @@ mod plot;
 mod readme;
 mod report;
 mod sides;
+mod targets;
 mod trial;
 mod write;
 
@@ -57,7 +58,7 @@ fn main() -> Outcome {
         }
         // An interrupted measurement keeps the rounds that are complete.
         let agreement = agreement::text(&options, &earlier, &measured);
-        write::all(&options, &measured, &agreement)?;
+        write::all(&options, &measured, &agreement, begin.elapsed())?;
     }
     println!("\n{}", report::headlines(&options, &measured));
     println!("{}", agreement::text(&options, &earlier, &measured));

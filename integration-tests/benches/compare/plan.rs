@@ -36,6 +36,8 @@ pub(crate) struct Options {
     pub(crate) build: String,
     /// The version of the services.
     pub(crate) version: String,
+    /// The commit of this project, as `git describe` names it. Empty without git.
+    pub(crate) commit: String,
     /// The command line that repeats this measurement.
     pub(crate) command: String,
     /// The folder for the page, the figures and the plots.

@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::figures::{Figures, Spread};
-use super::plan::{Load, Options, Pace};
+use super::plan::{Load, Options};
 use super::plot;
 use super::sides::{DISABLED, built_in, ours, pods};
+use super::targets;
 
 /// The figures of a load: for each round, those of each side.
 #[derive(Debug, Deserialize, Serialize)]
@@ -26,6 +28,15 @@ impl Measured {
         }
     }
 
+    /// A value that `value` computes from the figures of all sides, in each round. A round without this value is left out.
+    pub(crate) fn each(
+        &self,
+        value: impl Fn(&BTreeMap<String, Figures>) -> Option<f64>,
+    ) -> Option<Spread> {
+        let values = self.rounds.iter().filter_map(value);
+        Spread::of(&values.filter(|value| value.is_finite()).collect::<Vec<_>>())
+    }
+
     /// A value that `value` computes from the figures of two sides, in each round. A round in which a side lacks a figure is left
     /// out.
     fn paired(
@@ -33,10 +44,7 @@ impl Measured {
         [one, other]: [&str; 2],
         value: impl Fn(&Figures, &Figures) -> Option<f64>,
     ) -> Option<Spread> {
-        let of_round = |sides: &BTreeMap<String, Figures>| {
-            value(sides.get(one)?, sides.get(other)?).filter(|value| value.is_finite())
-        };
-        Spread::of(&self.rounds.iter().filter_map(of_round).collect::<Vec<_>>())
+        self.each(|sides| value(sides.get(one)?, sides.get(other)?))
     }
 
     pub(crate) fn figure(&self, side: &str, row: &str) -> Option<Spread> {
@@ -48,7 +56,7 @@ impl Measured {
     }
 
     /// How much a side adds to a figure of `disabled`.
-    fn added(&self, side: &str, row: &str) -> Option<Spread> {
+    pub(crate) fn added(&self, side: &str, row: &str) -> Option<Spread> {
         self.paired([side, DISABLED], |one, other| {
             Some(one.row(row)? - other.row(row)?)
         })
@@ -72,22 +80,25 @@ impl Measured {
     }
 }
 
-/// The part of the page that the benchmark writes. `agreement` compares the figures with those of the measurement before.
+/// The part of the page that the benchmark writes. `agreement` compares the figures with those of the measurement before. `took`
+/// is the time of all rounds.
 pub(crate) fn page(
     options: &Options,
     machine: &str,
     measured: &[Measured],
     agreement: &str,
+    took: Duration,
 ) -> String {
     let rounds = measured.first().map_or(0, |load| load.rounds.len());
-    let targets = targets(options, measured);
     let mut page = format!(
-        "{machine}; {} build of tekton-coscheduler {}; rounds: {rounds}. To repeat this measurement:\n\n    {}\n\n\
-         ## Targets\n\n{}\n\n{targets}\n## Agreement\n\n{agreement}\n## Ratios\n\n{}",
+        "{machine}; {} build of tekton-coscheduler {} (commit {}); {rounds} rounds in {} minutes. To repeat this measurement:\n\n    \
+         {}\n\n## Targets\n\n{}\n## Agreement\n\n{agreement}\n## Ratios\n\n{}",
         options.build,
         options.version,
+        options.commit,
+        took.as_secs().div_ceil(60),
         options.command,
-        missed(&targets),
+        targets::page(options, measured),
         headlines(options, measured),
     );
     for (_, file, title) in PLOTS {
@@ -107,8 +118,9 @@ pub(crate) fn page(
 pub(crate) const MAKESPAN: &str = "makespan, s";
 pub(crate) const BOUND_P99: &str = "creation → first pod bound, p99, s";
 const DONE: &str = "creation → completion, p50, s";
-const REQUESTS: &str = "API requests a run";
-const CPU: &str = "CPU a run, all processes, ms";
+pub(crate) const CREATE: &str = "time to create, p50, ms";
+pub(crate) const REQUESTS: &str = "API requests a run";
+pub(crate) const CPU: &str = "CPU a run, all processes, ms";
 pub(crate) const CPU_OF_OURS: &str = "CPU a run, our services, ms";
 
 /// The plotted rows: each with the name of its file, and its title.
@@ -138,75 +150,6 @@ pub(crate) fn plots(options: &Options, measured: &[Measured]) -> Vec<(String, St
         )
     };
     PLOTS.map(plot).into()
-}
-
-/// The targets of the project, with the figures beside them.
-pub(crate) fn targets(options: &Options, measured: &[Measured]) -> String {
-    let mut table = "| load | mode | placeholders | makespan over `disabled`: at most half of what the built-in adds | API requests over \
-                     `disabled` | first pod bound, p99, ratio to `disabled`: ≤ 1.15 | CPU a run of our services: ≤ 12 ms | peak \
-                     memory of the largest service, MiB (the target of 50 MiB is for 1,000 active runs) |\n|---|---|---|---|---|---|---|---|\n"
-        .to_owned();
-    for load in measured {
-        let backends = |mode: &String| {
-            let backends = [("StatefulSets", ours(mode)), ("pods", pods(mode))];
-            backends.map(|(backend, us)| (mode.clone(), backend, us))
-        };
-        for (mode, backend, us) in options.modes.iter().flat_map(backends) {
-            let them = built_in(&mode);
-            let (added, theirs) = (load.added(&us, MAKESPAN), load.added(&them, MAKESPAN));
-            let makespan = added.zip(theirs).map_or(NONE.to_owned(), |(us, them)| {
-                // At other paces, the makespan is mostly the time of the creations.
-                let met = match load.load.pace {
-                    Pace::Burst => verdict(us.median <= them.median / 2.0),
-                    Pace::Alone | Pace::Rate(_) => "no verdict",
-                };
-                format!(
-                    "{met}: ours {} s, built-in {} s",
-                    signed(added),
-                    signed(theirs)
-                )
-            });
-            let limit = if mode == "workspaces" { 14.0 } else { 21.0 };
-            let (added, theirs) = (load.added(&us, REQUESTS), load.added(&them, REQUESTS));
-            let requests = added.map_or(NONE.to_owned(), |us| {
-                let met = verdict(us.median <= limit);
-                format!(
-                    "{met}: ours {} (≤ +{limit}), built-in {}",
-                    signed(added),
-                    signed(theirs)
-                )
-            });
-            let at_most = |spread: Option<Spread>, limit: f64| {
-                spread.map_or(NONE.to_owned(), |spread| {
-                    format!(
-                        "{}: {}",
-                        verdict(spread.median <= limit),
-                        cell(Some(spread))
-                    )
-                })
-            };
-            let _ = writeln!(
-                table,
-                "| {} | `{mode}` | {backend} | {makespan} | {requests} | {} | {} | no verdict: {} |",
-                load.load,
-                at_most(load.ratio([&us, DISABLED], BOUND_P99), 1.15),
-                at_most(load.figure(&us, CPU_OF_OURS), 12.0),
-                cell(load.paired([&us, &us], |it, _| Some(it.largest()))),
-            );
-        }
-    }
-    table
-}
-
-fn verdict(met: bool) -> &'static str {
-    if met { "met" } else { "**missed**" }
-}
-
-/// How many verdicts of the table of [`targets`] are "missed".
-pub(crate) fn missed(targets: &str) -> String {
-    let [met, missed] =
-        [true, false].map(|met| targets.matches(&format!("| {}: ", verdict(met))).count());
-    format!("{missed} of {} verdicts are \"missed\".", met + missed)
 }
 
 /// The most important ratios of every load.
@@ -300,7 +243,7 @@ fn requests(options: &Options, load: &Measured) -> String {
 }
 
 /// A cell without a figure.
-const NONE: &str = "–";
+pub(crate) const NONE: &str = "–";
 
 pub(crate) fn cell(spread: Option<Spread>) -> String {
     with_spread(spread, "–", number)
@@ -311,7 +254,7 @@ pub(crate) fn ratio_cell(spread: Option<Spread>) -> String {
 }
 
 /// A difference, with its sign.
-fn signed(spread: Option<Spread>) -> String {
+pub(crate) fn signed(spread: Option<Spread>) -> String {
     with_spread(spread, " to ", |figure| format!("{figure:+.2}"))
 }
 

@@ -1,7 +1,7 @@
 //! Measures one side: boots a bed, creates the runs of each load, and records the events of watches until all runs are done and
 //! their placeholders and claims are deleted.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -45,10 +45,7 @@ pub(crate) async fn measure(side: &OneSide, loads: &[Load]) -> anyhow::Result<Ve
         .measure(config.clone(), async |bed, services| {
             let mut clients = Vec::new();
             for _ in 0..CLIENTS {
-                let client = kube_client(bed.kubeconfig()).await?;
-                // Opens the connection, so that no creation waits for it.
-                client.apiserver_version().await?;
-                clients.push(client);
+                clients.push(kube_client(bed.kubeconfig()).await?);
             }
             let trial = Trial {
                 bed,
@@ -91,12 +88,16 @@ impl Trial<'_> {
         } = self;
         bed.create_namespace(namespace, &[]).await?;
         let client = bed.client();
+        for client in clients {
+            // Opens the connection, so that no creation waits for it.
+            client.apiserver_version().await?;
+        }
         let mut follower = Follower::start(
             &client,
             namespace,
             Api::namespaced(client.clone(), namespace),
         );
-        let mut bound = BTreeMap::new();
+        let (mut bound, mut rejected) = (BTreeMap::new(), BTreeSet::new());
         let bytes_before = Bytes::now(&client).await?;
         let mark = audit::end(bed)?;
         let cpu_before = cpu_seconds(bed, *services)?;
@@ -113,7 +114,10 @@ impl Trial<'_> {
         for from in (0..load.runs).step_by(step) {
             let to = from + step;
             let create = pace::create(clients, namespace, per_second, runs(from, to));
-            let follow = follower.until_done(to, |event| first_bound(&mut bound, event));
+            let follow = follower.until_done(to, |event| {
+                first_bound(&mut bound, event);
+                rejected.extend(rejected_pod(event));
+            });
             let (of_step, ()) = tokio::try_join!(create, follow)?;
             created.extend(of_step);
         }
@@ -138,6 +142,7 @@ impl Trial<'_> {
             done_p99: until(&follower.done, 99),
             create_p50: creation(50),
             create_p99: creation(99),
+            rejected_pods: of_run(rejected.len() as f64),
             claim_conflicts: of_run(claim_conflicts(&requests, namespace) as f64),
             requests: by_client(&requests, namespace, load.runs),
             request_bytes: of_run(bytes.requests - bytes_before.requests),
@@ -158,6 +163,20 @@ fn first_bound(bound: &mut BTreeMap<String, Instant>, event: &Event<Pod>) {
     {
         bound.entry(run.clone()).or_insert_with(Instant::now);
     }
+}
+
+/// The name of a task pod for which the scheduler has found no node.
+fn rejected_pod(event: &Event<Pod>) -> Option<String> {
+    let (Event::Apply(pod) | Event::InitApply(pod)) = event else {
+        return None;
+    };
+    let mut conditions = pod
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
+    let is_rejected = conditions
+        .any(|it| it.type_ == "PodScheduled" && it.reason.as_deref() == Some("Unschedulable"));
+    (is_rejected && !is_placeholder(pod)).then(|| pod.name_any())
 }
 
 /// The kinds of objects that belong to runs.
@@ -222,13 +241,14 @@ fn by_client(
     counts
 }
 
-/// The number of writes to claims of a namespace that the API server refused, because the client did not know the last version.
+/// The number of the scheduler's writes to claims of a namespace that the API server refused, because the scheduler did not know
+/// the last version.
 fn claim_conflicts(requests: &[Request], namespace: &str) -> usize {
     let refused = requests.iter().filter(|request| {
         request.answer.code == http::StatusCode::CONFLICT.as_u16()
             && request.object.namespace == namespace
             && request.object.resource == "persistentvolumeclaims"
-            && request.verb != "create"
+            && request.user_agent.starts_with("kube-scheduler/")
     });
     refused.count()
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use serde_json::{Value, json};
@@ -18,7 +19,12 @@ const FIGURES: &str = "benchmarks.json";
 const BEGIN: &str = "<!-- `cargo xtask bench compare` writes the lines below. -->\n";
 const END: &str = "<!-- `cargo xtask bench compare` writes the lines above. -->\n";
 
-pub(crate) fn all(options: &Options, measured: &[Measured], agreement: &str) -> Outcome {
+pub(crate) fn all(
+    options: &Options,
+    measured: &[Measured],
+    agreement: &str,
+    took: Duration,
+) -> Outcome {
     let machine = machine()?;
     let page = options.folder.join("benchmarks.md");
     let text = match fs::read_to_string(&page) {
@@ -28,8 +34,11 @@ pub(crate) fn all(options: &Options, measured: &[Measured], agreement: &str) -> 
             return Err(error).with_context(|| format!("failed to read {}", page.display()));
         }
     };
-    let text = replace(&text, &report::page(options, &machine, measured, agreement))
-        .with_context(|| format!("{} lacks the lines {BEGIN}{END}", page.display()))?;
+    let text = replace(
+        &text,
+        &report::page(options, &machine, measured, agreement, took),
+    )
+    .with_context(|| format!("{} lacks the lines {BEGIN}{END}", page.display()))?;
     write(&page, &text)?;
     for (name, svg) in report::plots(options, measured) {
         write(&options.folder.join("pictures").join(name), &svg)?;
@@ -39,15 +48,19 @@ pub(crate) fn all(options: &Options, measured: &[Measured], agreement: &str) -> 
     write(&options.folder.join(FIGURES), &format!("{figures}\n"))
 }
 
-/// The loads of the file with the figures of an earlier measurement. Empty if there is no such file.
-pub(crate) fn earlier(options: &Options) -> anyhow::Result<Vec<Measured>> {
+/// The commit and the loads of the file with the figures of an earlier measurement. Empty if there is no such file.
+pub(crate) fn earlier(options: &Options) -> anyhow::Result<(String, Vec<Measured>)> {
     let file = options.folder.join(FIGURES);
     if !file.exists() {
-        return Ok(Vec::new());
+        return Ok((String::new(), Vec::new()));
     }
     let read = || {
         let mut figures: Value = serde_json::from_str(&fs::read_to_string(&file)?)?;
-        anyhow::Ok(serde_json::from_value(figures["loads"].take())?)
+        let commit = figures["options"]["commit"].as_str().unwrap_or_default();
+        anyhow::Ok((
+            commit.to_owned(),
+            serde_json::from_value(figures["loads"].take())?,
+        ))
     };
     read().with_context(|| format!("failed to read {}", file.display()))
 }

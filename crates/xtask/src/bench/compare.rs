@@ -52,8 +52,17 @@ pub(super) async fn run(
         "modes": modes,
         "quick": quick,
         "version": workspace.version()?,
+        "commit": commit(workspace).await,
         "command": format!("cargo xtask bench {}", flags.join(" ")),
         "folder": folder,
     });
     with_options(workspace, "compare", !quick, options, interrupt).await
+}
+
+/// The commit of the working copy, with `-dirty` if files differ from it. Empty without git.
+async fn commit(workspace: &Workspace) -> String {
+    let mut git = workspace.command("git");
+    let described = git.args(["describe", "--always", "--dirty"]).output().await;
+    let output = described.map(|it| it.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&output).trim().to_owned()
 }

@@ -1,4 +1,4 @@
-//! Computes the median and the 95th percentile of measurements that were taken in pairs, and of the differences within the
+//! Computes the median and the 99th percentile of measurements that were taken in pairs, and of the differences within the
 //! pairs.
 
 use std::fmt::Write as _;
@@ -31,15 +31,15 @@ impl Pairs {
             added.len(),
             "",
             "median",
-            "p95"
+            "p99"
         );
         for (name, figures) in [
             ("with the webhook", &self.with),
             ("without it", &self.without),
             ("added within a pair", &added),
         ] {
-            let (median, p95) = (percentile(figures, 50), percentile(figures, 95));
-            let _ = write!(report, "\n{name:<28}{median:>9.2} ms{p95:>9.2} ms");
+            let (median, p99) = (percentile(figures, 50), percentile(figures, 99));
+            let _ = write!(report, "\n{name:<28}{median:>9.2} ms{p99:>9.2} ms");
         }
         report
     }
@@ -64,9 +64,9 @@ mod tests {
     fn percentiles_are_those_of_the_nearest_rank() {
         let hundred: Vec<f64> = (1..=100).rev().map(f64::from).collect();
         assert_eq!(percentile(&hundred, 50), 50.0);
-        assert_eq!(percentile(&hundred, 95), 95.0);
+        assert_eq!(percentile(&hundred, 99), 99.0);
         assert_eq!(percentile(&[3.0, 1.0, 2.0], 50), 2.0);
-        assert_eq!(percentile(&[7.0], 95), 7.0);
+        assert_eq!(percentile(&[7.0], 99), 7.0);
         assert_eq!(percentile(&[], 50), 0.0);
     }
 

@@ -1,0 +1,155 @@
+//! The targets of the project, with the figures beside them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use super::figures::{Figures, Spread};
+use super::plan::{Options, Pace};
+use super::report::{BOUND_P99, CPU_OF_OURS, MAKESPAN, Measured, NONE, REQUESTS, cell, signed};
+use super::sides::{DISABLED, built_in, ours, pods};
+
+/// The least number of runs of a load for which p99 has a verdict. With fewer runs, p99 is a matter of luck.
+pub(crate) const FEWEST_RUNS: usize = 15;
+
+const TARGETS: [&str; 4] = [
+    "makespan of a burst over `disabled`: at most half of what the built-in adds",
+    "API requests over `disabled`: ≤ +14 in `workspaces`, ≤ +21 in other modes",
+    "first pod bound, p99, ratio to `disabled`: ≤ 1.15",
+    "CPU a run of our services: ≤ 12 ms",
+];
+
+/// A kind of placeholders, and the name of its side in a mode.
+type Kind = (&'static str, fn(&str) -> String);
+
+const KINDS: [Kind; 2] = [("StatefulSets", ours), ("pods", pods)];
+
+/// Whether a load meets a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// In each round.
+    Met,
+    /// In no round.
+    Missed,
+    /// In some rounds.
+    Undecided,
+    /// The target is not for this load.
+    None,
+}
+
+impl Verdict {
+    /// A figure that is equal to the limit meets the target.
+    fn of(figure: Spread, limit: f64) -> Self {
+        if figure.most <= limit {
+            Self::Met
+        } else if figure.least > limit {
+            Self::Missed
+        } else {
+            Self::Undecided
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Self::Met => "met",
+            Self::Missed => "**missed**",
+            Self::Undecided => "undecided",
+            Self::None => "no verdict",
+        }
+    }
+}
+
+/// Two tables: how often each target is met, and the figures of each load.
+pub(crate) fn page(options: &Options, measured: &[Measured]) -> String {
+    let mut table = format!(
+        "| load | mode | placeholders | {} |\n|---|---|---|---|---|---|---|\n",
+        TARGETS.join(" | ")
+    );
+    for (load, mode, (kind, side)) in cases(options, measured) {
+        let cells = judge(load, mode, &side(mode)).map(|judged| match judged {
+            Some((verdict, figures)) => format!("{}: {figures}", verdict.text()),
+            None => NONE.to_owned(),
+        });
+        let _ = writeln!(
+            table,
+            "| {} | `{mode}` | {kind} | {} |",
+            load.load,
+            cells.join(" | ")
+        );
+    }
+    format!("{}\n{table}", summary(options, measured))
+}
+
+/// For each target and each kind of placeholder, the number of loads and modes that meet it.
+pub(crate) fn summary(options: &Options, measured: &[Measured]) -> String {
+    let mut table = String::from("| target |");
+    for (kind, _) in KINDS {
+        let _ = write!(table, " with {kind} |");
+    }
+    table.push_str("\n|---|---|---|\n");
+    for (index, target) in TARGETS.iter().enumerate() {
+        let _ = write!(table, "| {target} |");
+        for kind in KINDS {
+            let of_kind = cases(options, measured).filter(|(_, _, (name, _))| *name == kind.0);
+            let verdicts: Vec<_> = of_kind
+                .filter_map(|(load, mode, (_, side))| judge(load, mode, &side(mode))[index].clone())
+                .map(|(verdict, _)| verdict)
+                .collect();
+            let count = |wanted| {
+                verdicts
+                    .iter()
+                    .filter(|verdict| **verdict == wanted)
+                    .count()
+            };
+            let [met, undecided, missed] =
+                [Verdict::Met, Verdict::Undecided, Verdict::Missed].map(count);
+            let _ = write!(
+                table,
+                " {met} met, {undecided} undecided, {missed} missed |"
+            );
+        }
+        table.push('\n');
+    }
+    table
+}
+
+/// Each load in each mode with each kind of placeholder.
+fn cases<'a>(
+    options: &'a Options,
+    measured: &'a [Measured],
+) -> impl Iterator<Item = (&'a Measured, &'a str, Kind)> {
+    let of_load =
+        move |load: &'a Measured| options.modes.iter().map(move |mode| (load, mode.as_str()));
+    let in_modes = measured.iter().flat_map(of_load);
+    in_modes.flat_map(|(load, mode)| KINDS.map(|kind| (load, mode, kind)))
+}
+
+/// The verdict about each of [`TARGETS`], and the figures for it.
+fn judge(load: &Measured, mode: &str, us: &str) -> [Option<(Verdict, String)>; 4] {
+    let them = built_in(mode);
+    let both = |row, unit: &str| {
+        let [ours, theirs] = [us, &them].map(|side| signed(load.added(side, row)));
+        format!("ours {ours}{unit}, built-in {theirs}{unit}")
+    };
+    let too_long = load.each(|sides: &BTreeMap<String, Figures>| {
+        let makespan = |side: &str| sides.get(side)?.row(MAKESPAN);
+        let disabled = makespan(DISABLED)?;
+        Some((makespan(us)? - disabled) - (makespan(&them)? - disabled) / 2.0)
+    });
+    let is_burst = load.load.pace == Pace::Burst;
+    let makespan = too_long.map(|seconds| match is_burst {
+        true => (Verdict::of(seconds, 0.0), both(MAKESPAN, " s")),
+        // At other paces, the makespan is mostly the time of the creations.
+        false => (Verdict::None, both(MAKESPAN, " s")),
+    });
+    let limit = if mode == "workspaces" { 14.0 } else { 21.0 };
+    let requests = load.added(us, REQUESTS);
+    let requests = requests.map(|added| (Verdict::of(added, limit), both(REQUESTS, "")));
+    let bound = load.ratio([us, DISABLED], BOUND_P99);
+    let bound = bound.map(|ratio| match load.load.runs >= FEWEST_RUNS {
+        true => (Verdict::of(ratio, 1.15), cell(Some(ratio))),
+        false => (Verdict::None, cell(Some(ratio))),
+    });
+    let cpu = load.figure(us, CPU_OF_OURS);
+    let cpu = cpu.map(|cpu| (Verdict::of(cpu, 12.0), cell(Some(cpu))));
+    [makespan, requests, bound, cpu]
+}
