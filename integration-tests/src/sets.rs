@@ -7,7 +7,9 @@ use anyhow::Context as _;
 use k8s_openapi::api::apps::v1::{StatefulSet, StatefulSetSpec};
 use k8s_openapi::api::core::v1::{Pod, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::ResourceExt as _;
+use kube::api::{ApiResource, DynamicObject, PostParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
 use testbed::services::backend;
 
 use crate::Scene;
@@ -34,6 +36,14 @@ pub fn without_sets() -> bool {
         println!("skipped: the subject of this test is a StatefulSet");
     }
     skipped
+}
+
+/// The name of a placeholder's object.
+pub fn object_name(placeholder: &str) -> String {
+    match only_pods() {
+        true => format!("{placeholder}-0"),
+        false => placeholder.to_owned(),
+    }
 }
 
 /// True if the pod is a placeholder without a StatefulSet.
@@ -86,6 +96,38 @@ impl Scene<'_> {
         };
         let pods = self.until_all::<Pod>(what, |pods| condition(&sets(pods)));
         Ok(sets(&pods.await?))
+    }
+
+    /// The objects of the kind of which placeholders are.
+    pub fn placeholder_objects(&self) -> Api<DynamicObject> {
+        let kind = match only_pods() {
+            true => ApiResource::erase::<Pod>(&()),
+            false => ApiResource::erase::<StatefulSet>(&()),
+        };
+        Api::namespaced_with(self.client.clone(), &self.namespace, &kind)
+    }
+
+    /// Creates an object with the name of a placeholder's object, but without an owner.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses the object.
+    pub async fn take_name(&self, placeholder: &str) -> anyhow::Result<DynamicObject> {
+        let labels = json!({"mine": "yes"});
+        let pod = json!({"containers": [{"name": "c", "image": "example/image"}]});
+        let spec = match only_pods() {
+            true => pod,
+            false => json!({
+                "replicas": 0,
+                "serviceName": "",
+                "selector": {"matchLabels": labels},
+                "template": {"metadata": {"labels": labels}, "spec": pod},
+            }),
+        };
+        let metadata = json!({"name": object_name(placeholder), "labels": labels});
+        let object = serde_json::from_value(json!({"metadata": metadata, "spec": spec}))?;
+        let objects = self.placeholder_objects();
+        Ok(objects.create(&PostParams::default(), &object).await?)
     }
 
     /// The StatefulSet of the placeholder with this name.

@@ -4,12 +4,10 @@
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use integration_tests::audit::Mark;
 use integration_tests::runs::run;
-use integration_tests::sets::without_sets;
 use integration_tests::{Scene, shared_with_overrides};
-use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt as _;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use testbed::Config;
 use testbed::services::Service;
@@ -160,9 +158,6 @@ fn b1_an_override_that_has_no_effect_is_told_with_the_mode_of_the_run() -> Outco
 
 #[test]
 fn p7_a_name_that_is_taken_is_told_once_and_the_run_goes_on_when_it_is_free() -> Outcome {
-    if without_sets() {
-        return Ok(());
-    }
     shared(async |scene| {
         let mark = scene.mark()?;
         let clash = run("clash")
@@ -171,20 +166,7 @@ fn p7_a_name_that_is_taken_is_told_once_and_the_run_goes_on_when_it_is_free() ->
             .spec("status", json!("PipelineRunPending"));
         let created = scene.submit(clash).await?;
         let name = &created.annotations()["pipeline.tekton.dev/affinity-assistant"];
-        let stranger: StatefulSet = serde_json::from_value(json!({
-            "metadata": {"name": name},
-            "spec": {
-                "replicas": 0,
-                "serviceName": "",
-                "selector": {"matchLabels": {"app": "stranger"}},
-                "template": {
-                    "metadata": {"labels": {"app": "stranger"}},
-                    "spec": {"containers": [{"name": "c", "image": "example/image"}]},
-                },
-            },
-        }))?;
-        let sets = scene.api::<StatefulSet>();
-        let stranger = sets.create(&PostParams::default(), &stranger).await?;
+        let stranger = scene.take_name(name).await?;
         patch(&scene, "clash", json!({"spec": {"status": null}})).await?;
         let told = scene.told("clash", "PlaceholderNameTaken").await?;
         assert!(told[0].1.contains(name.as_str()), "{told:?}");
@@ -193,7 +175,8 @@ fn p7_a_name_that_is_taken_is_told_once_and_the_run_goes_on_when_it_is_free() ->
             let label = json!({"metadata": {"labels": {"round": index.to_string()}}});
             patch(&scene, "clash", label).await?;
         }
-        let left = sets.get(name).await?;
+        let (objects, stranger_name) = (scene.placeholder_objects(), stranger.name_any());
+        let left = objects.get(&stranger_name).await?;
         assert_eq!(left.uid(), stranger.uid());
         let is_blocked = |run: Option<&PipelineRun>| {
             run.is_some_and(|run| run.annotations().contains_key(BLOCKED))
@@ -202,7 +185,9 @@ fn p7_a_name_that_is_taken_is_told_once_and_the_run_goes_on_when_it_is_free() ->
         let task_run = ("TaskRun", "clash-one");
         let of_task_run = scene.told_about(task_run, "PlaceholderNameTaken").await?;
         assert_eq!(of_task_run, told);
-        sets.delete(name, &DeleteParams::background()).await?;
+        objects
+            .delete(&stranger_name, &DeleteParams::background())
+            .await?;
         scene.succeeds("clash").await?;
         scene
             .until("clash", "is not annotated", |run| !is_blocked(run))

@@ -16,7 +16,7 @@ use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, ResourceExt as _};
 use serde_json::{Value, json};
 use testbed::Config;
-use testbed::services::{CONFIG_MAP, NAMESPACE, Services, ServicesConfig};
+use testbed::services::{CONFIG_MAP, NAMESPACE, Services, ServicesConfig, backend};
 
 type Outcome = anyhow::Result<()>;
 
@@ -204,13 +204,14 @@ fn m1_m3_m4_m5_v1_v2_v3_v5_v6_v8_v9_the_examples_do_what_their_comments_promise(
     };
     on_bed(config, async |bed| {
         bed.create_namespace(NAMESPACE, &[]).await?;
-        let flags: ConfigMap = serde_json::from_value(json!({
+        let mut flags: ConfigMap = serde_json::from_value(json!({
             "metadata": {"name": CONFIG_MAP},
             "data": {
                 "coschedule": "pipelineruns",
                 "allowed-overrides": "workspaces, isolate-pipelinerun, disabled",
             },
         }))?;
+        flags.data.get_or_insert_default().extend(backend());
         Api::namespaced(bed.client(), NAMESPACE)
             .create(&PostParams::default(), &flags)
             .await?;

@@ -165,7 +165,7 @@ fn b3_a_placeholder_costs_two_writes_and_its_reservation_one() -> Outcome {
 }
 
 #[test]
-fn n1_a_placeholder_that_moves_gets_a_stateful_set_that_keeps_the_record() -> Outcome {
+fn n1_n6_a_placeholder_that_moves_gets_a_stateful_set_that_keeps_the_record() -> Outcome {
     with_pods(async |scene| {
         scene.pool(3).await?;
         scene.submit(two(&scene, "pipelineruns")).await?;
@@ -188,6 +188,22 @@ fn n1_a_placeholder_that_moves_gets_a_stateful_set_that_keeps_the_record() -> Ou
             assert_eq!(record["evacuated"]["times"], times, "{record}");
             node(&moved).unwrap().clone_into(&mut old);
         }
+        // Somebody deletes the StatefulSet without its pod.
+        let (pod, deleted) = (own_pod(&scene).await?, sets(&scene).await?.remove(0));
+        scene
+            .api::<StatefulSet>()
+            .delete(&deleted.name_any(), &DeleteParams::orphan())
+            .await?;
+        let taken_back = |pod: Option<&Pod>| {
+            let mut owners = pod.iter().flat_map(|pod| pod.owner_references());
+            owners.any(|owner| {
+                owner.kind == "StatefulSet" && deleted.uid().as_ref() != Some(&owner.uid)
+            })
+        };
+        let kept = scene
+            .until(&pod.name_any(), "has another StatefulSet", taken_back)
+            .await?;
+        assert_eq!(kept.unwrap().uid(), pod.uid());
         scene.open_gate("two").await?;
         scene.succeeds("two").await?;
         scene.nothing_left_but(&[]).await

@@ -66,7 +66,13 @@ fn missing(observed: &Observed, spec: &PlaceholderSpec, follows: bool, decision:
     let no_call = follows && spec.is_isolated();
     let leader_acts = observed.leads && (no_call || decision.lasts(observed, sight, MISSING));
     if observed.called || leader_acts {
-        let spec = Box::new(without_left_out(observed, spec));
+        let mut spec = Box::new(without_left_out(observed, spec));
+        // If somebody deletes the controller of a pod but not the pod, a new controller takes the pod back.
+        let pod = observed.pod_named_for(spec.name.as_str());
+        let labels = pod.and_then(|pod| pod.placeholder.as_ref());
+        if labels.is_some_and(|labels| labels.orphaned) {
+            spec.backend = Backend::Controlled;
+        }
         let run = observed.run.as_ref();
         let sizes = run.and_then(|(run, _)| first_sizes(observed, run, &spec, decision));
         decision.steps.push(Step::Create { spec, sizes });

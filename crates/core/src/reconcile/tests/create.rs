@@ -1,5 +1,6 @@
 //! Placeholders that do not exist, and those without a pod (N3, N6, P7, P9).
 
+use super::evacuate::choose_pods;
 use super::*;
 
 fn missing() -> Observed {
@@ -134,6 +135,25 @@ fn p7_an_object_of_the_right_name_with_another_controller_is_never_adopted() {
         own(&mut observed).controller = controller;
         assert_eq!(creating(&reconcile(&observed)), [name(&observed)]);
     }
+}
+
+/// Somebody deleted the StatefulSet of a placeholder that has moved.
+#[test]
+fn n6_a_pod_that_has_lost_its_controller_gets_another_one() {
+    let mut observed = observed();
+    choose_pods(&mut observed);
+    observed.placeholders.clear();
+    observed.called = true;
+    let backend = |observed: &Observed| match &reconcile(observed).steps[..] {
+        [Step::Create { spec, .. }] => spec.backend,
+        steps => panic!("{steps:?}"),
+    };
+    let pod = own_pod(&mut observed);
+    pod.controller = None;
+    assert_eq!(backend(&observed), Backend::Pod);
+    let pod = own_pod(&mut observed);
+    pod.placeholder.as_mut().unwrap().orphaned = true;
+    assert_eq!(backend(&observed), Backend::Controlled);
 }
 
 /// A placeholder without a pod.
