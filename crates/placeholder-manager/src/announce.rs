@@ -49,8 +49,8 @@ impl Reconciler {
             published = published.and(this);
         }
         if let Some(reason) = &acted.refused {
-            // If the annotation has the same reason code, it stays, even if its text differs. Each change of the
-            // annotation costs a reconcile by Tekton and a report by the watcher.
+            // If the annotation has the same reason code, it stays, even if its text differs. Each change of the annotation
+            // costs a reconcile by Tekton and a report by the watcher.
             if REFUSALS.contains(&reason.code) && said_on(run) != Some(reason.code) {
                 self.annotate(run, Some(reason)).await?;
             }

@@ -8,8 +8,8 @@ use super::report::{CPU_OF_OURS, Measured, PLOTS, cell};
 use super::sides::{DISABLED, built_in, ours, pods};
 
 /// How many figures agree with those of an earlier measurement, and a line for each other one: the most important ratios to
-/// `disabled` and to the built-in assistant, and the CPU of our services. Two figures agree if their spreads overlap. Two spreads of
-/// three rounds each do not overlap in a tenth of all cases, even if nothing has changed. A load with only one round has no
+/// `disabled` and to the built-in assistant, and the CPU of our services. Two figures agree if their spreads overlap. Two spreads
+/// of three rounds each do not overlap in a tenth of all cases, even if nothing has changed. A load with only one round has no
 /// spread, so it is not compared.
 pub(crate) fn text(
     options: &Options,

@@ -34,6 +34,7 @@ fn main() -> Outcome {
     let earlier = write::earlier(&options)?;
     let runtime = Runtime::new().context("failed to start a tokio runtime")?;
     let begin = Instant::now();
+    let mut agreement = String::new();
     for round in 0.. {
         if !another(&options, round, begin.elapsed()) {
             break;
@@ -57,11 +58,11 @@ fn main() -> Outcome {
             load.rounds.push(sides);
         }
         // An interrupted measurement keeps the rounds that are complete.
-        let agreement = agreement::text(&options, &earlier, &measured);
+        agreement = agreement::text(&options, &earlier, &measured);
         write::all(&options, &measured, &agreement, begin.elapsed())?;
     }
     println!("\n{}", report::headlines(&options, &measured));
-    println!("{}", agreement::text(&options, &earlier, &measured));
+    println!("{agreement}");
     println!(
         "The page, the plots and the figures are in {}",
         options.folder.display()

@@ -86,19 +86,17 @@ pub(crate) fn summary(options: &Options, measured: &[Measured]) -> String {
         let _ = write!(table, " with {kind} |");
     }
     table.push_str("\n|---|---|---|\n");
+    let verdicts = KINDS.map(|(kind, _)| {
+        let of_kind = cases(options, measured).filter(|(_, _, (name, _))| *name == kind);
+        let judged = of_kind.map(|(load, mode, (_, side))| judge(load, mode, &side(mode)));
+        judged.collect::<Vec<_>>()
+    });
     for (index, target) in TARGETS.iter().enumerate() {
         let _ = write!(table, "| {target} |");
-        for kind in KINDS {
-            let of_kind = cases(options, measured).filter(|(_, _, (name, _))| *name == kind.0);
-            let verdicts: Vec<_> = of_kind
-                .filter_map(|(load, mode, (_, side))| judge(load, mode, &side(mode))[index].clone())
-                .map(|(verdict, _)| verdict)
-                .collect();
+        for of_kind in &verdicts {
             let count = |wanted| {
-                verdicts
-                    .iter()
-                    .filter(|verdict| **verdict == wanted)
-                    .count()
+                let of_target = of_kind.iter().filter_map(|judged| judged[index].as_ref());
+                of_target.filter(|(verdict, _)| *verdict == wanted).count()
             };
             let [met, undecided, missed] =
                 [Verdict::Met, Verdict::Undecided, Verdict::Missed].map(count);
