@@ -6,9 +6,9 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams};
-use kube::{Api, ResourceExt as _};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use crate::Scene;
@@ -127,8 +127,13 @@ impl Scene<'_> {
         let taken = async {
             loop {
                 let there = claims.list(&of_pool).await?.items;
-                if there.is_empty() && nodes.list(&of_pool).await?.items.is_empty() {
-                    return anyhow::Ok(());
+                if there.is_empty() {
+                    if nodes.list(&of_pool).await?.items.is_empty() {
+                        return anyhow::Ok(());
+                    }
+                    // If a claim is deleted before its node is registered, Karpenter forgets the node.
+                    let all = DeleteParams::default();
+                    nodes.delete_collection(&all, &of_pool).await?;
                 }
                 for claim in there {
                     let name = claim.name_any();
@@ -148,10 +153,19 @@ impl Scene<'_> {
         };
         match tokio::time::timeout(LIMIT, taken).await {
             Ok(taken) => taken?,
-            Err(_) => bail!(
-                "after {LIMIT:?} there are still added nodes in {}",
-                self.namespace
-            ),
+            Err(_) => {
+                let claims = claims.list(&of_pool).await?;
+                let claims: Vec<_> = claims.iter().map(ResourceExt::name_any).collect();
+                let nodes = nodes.list(&of_pool).await?;
+                let nodes: Vec<_> = nodes.iter().map(ResourceExt::name_any).collect();
+                let pods = self.api::<Pod>().list(&ListParams::default()).await?;
+                let pods: Vec<_> = pods.iter().map(ResourceExt::name_any).collect();
+                bail!(
+                    "after {LIMIT:?} there are still added nodes in {}: NodeClaims {claims:?}, \
+                     nodes {nodes:?}, with pods {pods:?} in the namespace",
+                    self.namespace
+                )
+            }
         }
         let mut added = Added::default();
         for cpus in seen.into_values() {
