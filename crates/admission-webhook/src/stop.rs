@@ -21,8 +21,8 @@ const LAST_REVIEWS: Duration = Duration::from_secs(3);
 /// The longest time that reviews under way may take after that.
 const GRACE: Duration = Duration::from_secs(6);
 
-/// The layer that closes each connection with its next answer, once the process stops. HTTP/2 has its own message for that, which
-/// the server sends.
+/// While the process stops, this layer adds header `Connection: close` to each HTTP/1.1 answer, so that the connection ends with
+/// this answer. HTTP/2 has its own message for the end of a connection, and the server sends it.
 pub(crate) async fn close(
     State(stopping): State<CancellationToken>,
     request: Request,

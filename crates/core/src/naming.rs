@@ -1,6 +1,5 @@
-//! Chooses how the names of a run's placeholders derive. Most names derive from the run's group. But in an adopted run, the
-//! placeholders keep the names that Tekton gave them, because the run's pods have an affinity to placeholders with these names
-//! (B7).
+//! Derives the names of a run's placeholders. Most names derive from the run's group. But in an adopted run, the placeholders
+//! keep the names that Tekton gave them, because the run's pods have an affinity to placeholders with these names (B7).
 
 use crate::mode::Mode;
 use crate::names::{AssistantName, Group};

@@ -10,8 +10,8 @@ use serde_json::Value;
 const PIPELINE_TASK: &str = "tekton.dev/pipelineTask";
 
 /// Converts the object to the type of `core`. `None` if the kind is neither TaskRun nor CustomRun. Malformed parts of `spec` are
-/// left out, because Tekton's own admission denies such objects. Fields `owner_group` and `pipeline_run` are not set,
-/// because the object does not contain its owner.
+/// left out, because Tekton's own admission denies such objects. Fields `owner_group` and `pipeline_run` are not set:
+/// they come from the owner itself, and the object has only a reference to its owner.
 pub fn view(kind: &str, metadata: &ObjectMeta, spec: &Value, username: &str) -> Option<ChildRun> {
     Some(ChildRun {
         kind: kind.parse().ok()?,

@@ -130,8 +130,8 @@ pub struct PlaceholderLabels {
     pub asks: Amounts,
     /// True until the kubelet has finished the last resize.
     pub resizing: bool,
-    /// If the pod can run on fewer nodes than the template allows: these nodes, in words. The text comes from field
-    /// `limited_by` of [`Place`](crate::reconcile::reserve::Place).
+    /// If the manager has restricted the pod to some of the nodes that the placeholder's own template allows: a text about
+    /// these nodes, from field `limited_by` of [`Place`](crate::reconcile::reserve::Place).
     pub limited_by: Option<String>,
 }
 

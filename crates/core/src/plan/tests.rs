@@ -309,9 +309,9 @@ fn v9_claims_whose_names_are_not_known_are_left_out_and_said() {
     );
     assert_eq!(
         reasons[1].message,
-        "Workspace \"cache\" is bound to claim \"$(params.cache)\". The value of the variable in this name is not known, so no \
-         placeholder mounts this claim. In mode workspaces, the pods that use the claim may run on different nodes. In other \
-         modes, the run's placeholder may be on a node that cannot reach the claim's volume. To prevent this, create a new run \
+        "Workspace \"cache\" is bound to claim \"$(params.cache)\". The value of the variable in this name is not known, or it \
+         differs between tasks of the run, so no placeholder mounts this claim. In mode workspaces, the pods that use the \
+         claim may run on different nodes. In other modes, the run's placeholder may be on a node that cannot reach the claim's volume. To prevent this, create a new run \
          with a claim name that has no variables. Or, if the variable is a parameter, create a new run that sets this parameter in spec.params."
     );
 }

@@ -5,9 +5,9 @@ use crate::volumes::Conflict;
 
 texts! {
     claim_name_variable(workspace: &str, claim: &str): ClaimNameVariable =
-        "Workspace {workspace:?} is bound to claim {claim:?}. The value of the variable in this name is not known, so no \
-         placeholder mounts this claim. In mode workspaces, the pods that use the claim may run on different nodes. In other \
-         modes, the run's placeholder may be on a node that cannot reach the claim's volume. To prevent this, create a new run \
+        "Workspace {workspace:?} is bound to claim {claim:?}. The value of the variable in this name is not known, or it \
+         differs between tasks of the run, so no placeholder mounts this claim. In mode workspaces, the pods that use the \
+         claim may run on different nodes. In other modes, the run's placeholder may be on a node that cannot reach the claim's volume. To prevent this, create a new run \
          with a claim name that has no variables. Or, if the variable is a parameter, create a new run that sets this parameter \
          in spec.params.";
 

@@ -58,8 +58,9 @@ texts! {
 
     resource_missing(asking: &str, node: &str, resource: &str): ResourceMissing =
         "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The placeholder stays there, because \
-         no other node that can take the placeholder and the pod has enough {resource}. The run continues when node {node} can \
-         take the pod, or when such another node has enough {resource}.";
+         no other suitable node has enough {resource}. (A suitable node reaches the volumes of the placeholder's claims, and its \
+         labels and taints allow the pod and the placeholder.) The run continues when node {node} can take the pod, or when \
+         another suitable node has enough {resource}.";
 
     claims_hold_placeholder(asking: &str, node: &str, claims: &[String]): ClaimsNotMovable =
         "The scheduler cannot bind {asking} to node {node}. The pod and its placeholder cannot run on another node, because only \
@@ -87,8 +88,8 @@ texts! {
 
     claims_on_taken_node(placeholder: &str, claims: &[String]): ClaimsNotMovable =
         "Only one node can reach the volumes of these claims: {claims}. A pod on this node keeps placeholder {placeholder} away. \
-         Normally it is the placeholder of another run, and one of the two runs is isolated. `kubectl coschedule nodes -o wide` \
-         shows the pods on the node. The run continues when the other pod is gone.",
+         Normally this pod is the placeholder of another run, and one of the two runs is isolated. `kubectl coschedule nodes \
+         -o wide` shows the pods on the node. The run continues when the other pod is gone.",
         claims = claims.join(", ");
 
     /// The placeholder asks for `next` instead. If `next` is `None`, it reserves no room.

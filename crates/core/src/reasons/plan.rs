@@ -95,8 +95,9 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     let message = format!(
         "The run was created {cause}. This does not change any more, so its annotation {annotation} with value {chosen:?} has no \
          effect. Possible causes: (1) The annotation was set after the run was created: somebody set it, or Tekton copied it \
-         from the run's Pipeline. (2) A resolver fetched the Pipeline, and the Pipeline has an annotation with a value \
-         that is not allowed for this run.{more} If a value is not allowed, first ask your operator to allow it. Then create a new run with this annotation. \
+         from the run's Pipeline. (2) A resolver fetched the Pipeline, and one of its annotations has a value that is not \
+         allowed for this run. Then none of them has an effect.{more} If a value is not allowed, first ask your operator to allow it. \
+         Then create a new run with this annotation. \
          You can set the annotation on the new run, on the Namespace, or on the run's Pipeline if that Pipeline is in this \
          namespace."
     );

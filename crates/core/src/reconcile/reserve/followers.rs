@@ -61,8 +61,9 @@ impl<'a> Followers<'a> {
     }
 
     /// The demand of the tasks whose pods share the placeholder's node, as admission estimated it. If existing followers request
-    /// more, their requests count: those of the waiting followers for `need`, and the sum of all followers for `peak`. With
-    /// `tied`, the estimate leaves out the tasks whose pods may run on other nodes.
+    /// more than the estimate, their requests count instead. For `need`: the most CPU, and the most memory, that a single
+    /// waiting follower requests. For `peak`: the sum of all followers. With `tied`, the estimate leaves out the tasks whose
+    /// pods may run on other nodes.
     pub(super) fn demand(self, tied: bool) -> Demand {
         let run = self.run;
         let sizes =
