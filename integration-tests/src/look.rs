@@ -264,18 +264,28 @@ impl Scene<'_> {
             .collect())
     }
 
-    /// Waits until the namespace has no StatefulSet, no placeholder, and no claims except `existing`.
+    /// Waits until the namespace has no StatefulSet and no placeholder.
     ///
     /// # Errors
     ///
-    /// An object is left. The error describes the namespace, or names a claim that is left.
-    pub async fn nothing_left_but(&self, existing: &[&str]) -> anyhow::Result<()> {
+    /// An object is left. The error describes the namespace.
+    pub async fn no_placeholder_left(&self) -> anyhow::Result<()> {
         self.until_all::<StatefulSet>("are gone", |sets| sets.is_empty())
             .await?;
         self.until_all::<Pod>("have no placeholder", |pods| {
             !pods.iter().any(|pod| is_placeholder(pod))
         })
         .await?;
+        Ok(())
+    }
+
+    /// Waits until the namespace has no StatefulSet, no placeholder, and no claims except `existing`.
+    ///
+    /// # Errors
+    ///
+    /// An object is left. The error describes the namespace, or names a claim that is left.
+    pub async fn nothing_left_but(&self, existing: &[&str]) -> anyhow::Result<()> {
+        self.no_placeholder_left().await?;
         let left = self
             .until_all::<PersistentVolumeClaim>("are gone", |claims| claims.len() == existing.len())
             .await?;
