@@ -62,6 +62,21 @@ impl Scene<'_> {
     ///
     /// The API server does not enforce the policy in time.
     pub async fn refuse(&self, refusal: Refusal, allowed: &str) -> anyhow::Result<()> {
+        let allowed = format!("variables.binds || ({allowed})");
+        self.refuse_unless(refusal, &allowed).await
+    }
+
+    /// Makes the API server refuse to bind the placeholders of this namespace to nodes.
+    ///
+    /// # Errors
+    ///
+    /// The API server does not enforce the policy in time.
+    pub async fn refuse_to_bind_placeholders(&self) -> anyhow::Result<()> {
+        let allowed = "!variables.binds || !object.metadata.name.startsWith('affinity-assistant-')";
+        self.refuse_unless(Refusal::Invalid, allowed).await
+    }
+
+    async fn refuse_unless(&self, refusal: Refusal, allowed: &str) -> anyhow::Result<()> {
         let name = &self.namespace;
         let reason = match refusal {
             Refusal::Invalid => "Invalid",
@@ -72,8 +87,12 @@ impl Scene<'_> {
             "spec": {
                 "matchConstraints": {"resourceRules": [{"apiGroups": ["", "apps"], "apiVersions": ["v1"],
                     "operations": ["CREATE", "UPDATE"],
-                    "resources": ["pods", "pods/resize", "statefulsets"]}]},
+                    "resources": ["pods", "pods/binding", "pods/resize", "statefulsets"]}]},
                 "variables": [
+                    {
+                        "name": "binds",
+                        "expression": "has(request.subResource) && request.subResource == 'binding'",
+                    },
                     {"name": "creates", "expression": "request.operation == 'CREATE'"},
                     {
                         "name": "resizes",
@@ -186,7 +205,7 @@ impl Scene<'_> {
         .await
     }
 
-    /// Ends the refusals that [`Scene::refuse`] or [`Scene::take_hostname`] began.
+    /// Ends the refusals that [`Scene::refuse`], [`Scene::refuse_to_bind_placeholders`] or [`Scene::take_hostname`] began.
     ///
     /// # Errors
     ///

@@ -3,19 +3,24 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use coscheduler_core::labels::TASK_RUN;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use integration_tests::cramped::{gated, stranger, submit, waits};
-use integration_tests::look::node;
+use integration_tests::cramped::{gated, stranger, stranger_on, submit, waits};
+use integration_tests::look::{is_placeholder, node};
 use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
 use integration_tests::{Scene, shared_with_overrides};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams};
+use kube::api::{
+    ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, PostParams,
+};
 use serde_json::{Value, json};
 use testbed::{Config, LOCAL_STORAGE_CLASS, MOVABLE_STORAGE_CLASS};
 
@@ -204,6 +209,60 @@ fn n2_a_task_without_volumes_that_fits_no_node_the_rest_fits_is_let_go() -> Outc
         assert_eq!(let_go, ["run-two"]);
         scene.nothing_left_but(&[]).await
     })
+}
+
+/// While the scheduler binds a placeholder, it also binds pods beside it. Then the placeholder's own binding may fail. Here, the
+/// API server refuses to bind the placeholder, and a pod with the same labels attracts the task's pod to a node. The scheduler
+/// would choose the other node for the placeholder, because it is emptier.
+#[test]
+fn p2_v1_a_placeholder_that_could_not_be_bound_follows_the_pods_that_were_bound_beside_it()
+-> Outcome {
+    shared(async |scene| {
+        try_join_all([None, Some("1")].map(async |cpu| {
+            let scene = scene.stack.scene().await?;
+            scene.pool_of(&[("4", 110), ("4", 110)]).await?;
+            scene.refuse_to_bind_placeholders().await?;
+            let run = run("run")
+                .in_mode("pipelineruns")
+                .in_pool_of(&scene)
+                .template_of_class("source", MOVABLE_STORAGE_CLASS)
+                .task("one", &["source"], &[])
+                .lasting("one", 20);
+            let run = cpu.into_iter().fold(run, Run::asking);
+            scene.submit(run).await?;
+            let failed = |pods: &[Arc<Pod>]| pods.iter().find(|pod| has_failed(pod)).cloned();
+            let pods = scene
+                .until_all("are not bound", |pods| failed(pods).is_some())
+                .await?;
+            let first = failed(&pods).unwrap();
+            let mut twin = stranger_on(&scene.pool_node(1), "1");
+            twin.metadata.labels = first.metadata.labels.clone();
+            let twins = scene.api::<Pod>();
+            twins.create(&PostParams::default(), &twin).await?;
+            let bound = |pod: &Pod| pod.labels().contains_key(TASK_RUN) && node(pod).is_some();
+            scene.until_many("are bound", 1, bound).await?;
+            let at_once = DeleteParams::default().grace_period(0);
+            twins.delete(&twin.name_any(), &at_once).await?;
+
+            let next = |pod: &Pod| pod.name_any() == first.name_any() && pod.uid() != first.uid();
+            scene.until_many("are created again", 1, next).await?;
+            scene.refuse_no_more().await?;
+            let (_, placeholder) = scene.placeholder().await?;
+            assert_eq!(node(&placeholder), Some(scene.pool_node(1).as_str()));
+            let told = scene.told("run", "PlaceholderMoved").await?;
+            assert_eq!(told.len(), 1, "{told:?}");
+            scene.succeeds("run").await?;
+            scene.nothing_left_but(&[]).await
+        }))
+        .await?;
+        Ok(())
+    })
+}
+
+/// True if the scheduler chose a node for the placeholder's pod, but could not bind the pod to it.
+fn has_failed(pod: &Pod) -> bool {
+    let view = coscheduler_kubernetes::pods::view(pod.clone());
+    is_placeholder(pod) && view.is_some_and(|it| it.unscheduled.is_some_and(|it| it.failed))
 }
 
 /// Creates an object of Kubernetes' core group in the namespace, or a PersistentVolume.

@@ -135,8 +135,10 @@ fn unscheduled(pod: &Pod) -> Option<Unscheduled> {
     // If the scheduler makes room on a node by preemption, it nominates this node.
     let status = pod.status.as_ref();
     let nominated = status.is_some_and(|it| it.nominated_node_name.is_some());
+    let reason = condition.reason.as_deref();
     Some(Unscheduled {
-        no_node: condition.reason.as_deref() == Some("Unschedulable") && !nominated,
+        no_node: reason == Some("Unschedulable") && !nominated,
+        failed: reason == Some("SchedulerError"),
         message: condition.message.clone(),
         written: written(pod),
         is_newest: condition
@@ -392,12 +394,12 @@ mod tests {
             let condition = json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": "0/1 nodes"});
             let pod = seen(node, json!({"phase": "Pending", "conditions": [condition]}));
             assert_eq!(pod.claims, ["one", "p-b"]);
-            pod.unscheduled
-                .is_some_and(|unscheduled| unscheduled.no_node)
+            pod.unscheduled.map(|it| (it.no_node, it.failed))
         };
-        assert!(waiting("Unschedulable", None));
-        assert!(!waiting("SchedulingGated", None));
-        assert!(!waiting("Unschedulable", Some("n")));
+        assert_eq!(waiting("Unschedulable", None), Some((true, false)));
+        assert_eq!(waiting("SchedulingGated", None), Some((false, false)));
+        assert_eq!(waiting("SchedulerError", None), Some((false, true)));
+        assert_eq!(waiting("Unschedulable", Some("n")), None);
         let preempts = seen(
             None,
             json!({"nominatedNodeName": "n", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}),

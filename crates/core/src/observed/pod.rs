@@ -141,6 +141,9 @@ pub struct Unscheduled {
     /// True if the scheduler found no node: the condition's reason is `Unschedulable`, and the scheduler has not nominated a node
     /// on which it makes room by preemption.
     pub no_node: bool,
+    /// True if the scheduler chose a node, but could not bind the pod to it: the condition's reason is `SchedulerError`. After a
+    /// second or more, the scheduler chooses a node again.
+    pub failed: bool,
     /// The condition's message.
     pub message: Option<String>,
     /// The time at which kube-scheduler last changed the pod's status, in whole seconds.

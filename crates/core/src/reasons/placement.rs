@@ -39,8 +39,8 @@ texts! {
          the run needs this restriction any more. So the placeholder's pod is created again, without this restriction.";
 
     placeholder_returns(placeholder: &str, node: &str): PlaceholderMoved =
-        "The scheduler found no node for placeholder {placeholder}. Pods of the run are on node {node}, so the placeholder must \
-         be there too. The placeholder's pod is created again. The new pod can run only on this node, and reserves no room.";
+        "The scheduler has bound pods of the run to node {node}, but it has not bound placeholder {placeholder}, which must be on \
+         the same node. So the placeholder's pod is created again. The new pod can run only on this node, and reserves no room.";
 
     pod_let_go(pod: &str, placeholder: &str): PodLetGo =
         "Pod {pod} is now allowed to run on another node than placeholder {placeholder}. The scheduler found no node that \

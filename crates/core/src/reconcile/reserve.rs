@@ -169,26 +169,20 @@ impl<'a> Placed<'a> {
             let less = self.less(&self.kept());
             let step = less.map(|size| self.shrink(size, None));
             decision.steps.extend(step);
+        } else if self.has_failed()
+            && let Some(reason) = self.other_nodes()
+        {
+            // The scheduler is not binding the pod now: it pauses for at least a second after a failed binding.
+            self.after_gate(evict(self.pod, None, reason), decision);
         } else if self.is_refused(decision) {
-            let name = self.spec.name.as_str();
-            // Only a pod that starts with the gate can be limited to one node.
-            let home = self.home().filter(|_| self.own.gated);
-            let limits = home.iter().map(|node| on_node(node));
-            let limits: Vec<_> = limits
-                .chain(self.followers().waiting().map(for_pod))
-                .collect();
-            let reason = match &self.labels.limited_by {
-                None => home.map(|home| reasons::placeholder_returns(name, &home)),
-                Some(limit) if limits.contains(limit) => None,
-                Some(limit) => Some(reasons::placeholder_asks_without(name, limit)),
-            };
-            if let Some(reason) = reason {
+            if let Some(reason) = self.other_nodes() {
                 // The scheduler binds several pods at the same time, so it may be binding this pod now.
                 if self.refused_for(MOMENT, decision) {
-                    decision.steps.push(evict(self.pod, None, reason));
+                    self.after_gate(evict(self.pod, None, reason), decision);
                 }
                 return;
             }
+            let name = self.spec.name.as_str();
             let asked = &self.labels.asks;
             let need = self.followers().demand(false).need;
             if let Some(size) = self.less(&self.with_own(&need)) {
@@ -222,6 +216,32 @@ impl<'a> Placed<'a> {
         }
     }
 
+    /// If the pod must be limited to other nodes than it is: the Event about the next pod.
+    fn other_nodes(&self) -> Option<Reason> {
+        let name = self.spec.name.as_str();
+        let home = self.home();
+        let Some(limit) = &self.labels.limited_by else {
+            return home.map(|home| reasons::placeholder_returns(name, &home));
+        };
+        let mut limits = self.followers().waiting().map(for_pod);
+        let holds =
+            home.is_some_and(|home| on_node(&home) == *limit) || limits.any(|it| it == *limit);
+        (!holds).then(|| reasons::placeholder_asks_without(name, limit))
+    }
+
+    /// Adds `step`, which deletes the pod. If the placeholder's next pod would not start with the scheduling gate, adds the step
+    /// that changes this instead.
+    pub(super) fn after_gate(&self, step: Step, decision: &mut Decision) {
+        if !self.own.gated {
+            let gate = Step::Gate(self.own.object.name.clone());
+            decision.steps.push(gate);
+        } else if self.own.observed {
+            // The controller of the placeholder has observed the version with the gate, so it creates the next pod from this
+            // version.
+            decision.steps.push(step);
+        }
+    }
+
     /// The step that reduces the requests of the pod.
     pub(super) fn shrink(&self, size: Amounts, reason: Option<Reason>) -> Step {
         let mut pod = self.pod.object.clone();
@@ -248,6 +268,12 @@ impl<'a> Placed<'a> {
             };
             decision.steps.push(ask_again(self, record, reason));
         }
+    }
+
+    /// True if the scheduler could not bind the pod to the node that it had chosen. Meanwhile, it may have bound pods of the run
+    /// to this node, because they follow the placeholder.
+    fn has_failed(&self) -> bool {
+        self.pod.unscheduled.as_ref().is_some_and(|it| it.failed)
     }
 
     /// True if the scheduler has found no node for the newest version of the pod. The scheduler updates the condition's

@@ -273,6 +273,7 @@ fn unschedulable(pod: &mut Pod, message: &str) {
     pod.phase = PodPhase::Pending;
     pod.unscheduled = Some(Unscheduled {
         no_node: true,
+        failed: false,
         message: Some(message.to_owned()),
         written: None,
         is_newest: true,

@@ -321,14 +321,43 @@ fn b3_n2_a_placeholder_that_finds_no_node_asks_again_where_its_runs_pods_are() {
         pass(&mut observed, 2 * SECOND);
         assert!(leaves(&observed), "{limit:?}");
         own(&mut observed).gated = false;
-        assert_eq!(
-            leaves(&observed),
-            limit.is_some(),
-            "only a gated pod returns"
-        );
+        assert!(!leaves(&observed), "its next pod would have no gate");
+        let gate = Step::Gate(name(&observed));
+        assert!(reconcile(&observed).steps.contains(&gate), "{limit:?}");
         own_pod(&mut observed).unscheduled = None;
         assert!(!leaves(&observed), "the scheduler may find a node");
     }
+}
+
+/// The scheduler assumes that its bindings succeed, so it may bind a pod beside a placeholder that it then cannot bind.
+#[test]
+fn p2_a_placeholder_that_could_not_be_bound_returns_at_once_to_pods_that_were_bound_beside_it() {
+    let evictions = |observed: &Observed| {
+        let steps = reconcile(observed).steps.into_iter();
+        let reasons = steps.filter_map(|step| match step {
+            Step::Evict { reason, .. } => Some(reason),
+            _ => None,
+        });
+        codes(&reasons.collect::<Vec<_>>()).join(" ")
+    };
+    let mut observed = refused(gated(), 50);
+    own(&mut observed).gated = true;
+    let refusal = own_pod(&mut observed).unscheduled.as_mut().unwrap();
+    (refusal.no_node, refusal.failed) = (false, true);
+    assert_eq!(evictions(&observed), "", "the scheduler tries again");
+    let follows = vec![name(&observed)];
+    let beside = on_node_1("a", 300);
+    add(&mut observed, Pod { follows, ..beside });
+    assert_eq!(evictions(&observed), "PlaceholderMoved");
+    own(&mut observed).observed = false;
+    assert_eq!(evictions(&observed), "", "its next pod may have no gate");
+    own(&mut observed).observed = true;
+    let home = "node node-1, where pods of the run were".to_owned();
+    labels(&mut observed).limited_by = Some(home);
+    assert_eq!(evictions(&observed), "", "it is limited to this node");
+    labels(&mut observed).limited_by = None;
+    observed.leads = false;
+    assert_eq!(evictions(&observed), "");
 }
 
 #[test]
