@@ -169,7 +169,7 @@ impl<'a> Placed<'a> {
             let less = self.less(&self.kept());
             let step = less.map(|size| self.shrink(size, None));
             decision.steps.extend(step);
-        } else if self.has_failed()
+        } else if self.may_part()
             && let Some(reason) = self.other_nodes()
         {
             // The scheduler is not binding the pod now: it pauses for at least a second after a failed binding.
@@ -270,10 +270,11 @@ impl<'a> Placed<'a> {
         }
     }
 
-    /// True if the scheduler could not bind the pod to the node that it had chosen. Meanwhile, it may have bound pods of the run
-    /// to this node, because they follow the placeholder.
-    fn has_failed(&self) -> bool {
-        self.pod.unscheduled.as_ref().is_some_and(|it| it.failed)
+    /// True if the scheduler has bound pods of the run, but could not bind the placeholder's pod beside them, and may choose
+    /// another node for it at the next try.
+    fn may_part(&self) -> bool {
+        let failed = self.pod.unscheduled.as_ref().is_some_and(|it| it.failed);
+        failed && self.home().is_some_and(|home| self.may_be_elsewhere(&home))
     }
 
     /// True if the scheduler has found no node for the newest version of the pod. The scheduler updates the condition's

@@ -3,7 +3,7 @@
 use super::evacuate::{Node, misplaced};
 use super::requests::Amounts;
 use super::reserve::Placed;
-use crate::observed::Pod;
+use crate::observed::{Needs, Pod};
 use crate::volumes::reaches;
 
 /// The greatest number of nodes that a placeholder prefers by name.
@@ -21,6 +21,22 @@ impl<'a> Placed<'a> {
         nodes.find(|node| misplaced(own, self.observed.node(node)).is_none())
     }
 
+    /// True if another node than `home` may take the placeholder. False while the volume of a bound pod's claim is not known,
+    /// because perhaps only `home` reaches this volume.
+    pub(super) fn may_be_elsewhere(&self, home: &str) -> bool {
+        let claims = self.observed.claims_of(self.spec, self.pod);
+        let bound = self.followers().all().filter(|pod| pod.node.is_some());
+        let mut used = bound.flat_map(|pod| &pod.claims);
+        let has_volume = |claim| {
+            let seen = self.observed.volumes.get(claim);
+            seen.is_some_and(|seen| seen.volume.is_some())
+        };
+        used.all(|claim| !claims.contains(claim) || has_volume(claim))
+            && self
+                .good_nodes(&self.own.needs)
+                .any(|node| node.name != home)
+    }
+
     /// Up to [`NODES`] nodes that are large enough for the placeholder and this pod, without the node that the placeholder
     /// left. Empty if no node is too small, because then no preference is needed. The placeholder prefers the returned nodes,
     /// because the placeholder's requests do not always show the pod's whole size: Kubernetes resizes only CPU and memory, and
@@ -30,7 +46,7 @@ impl<'a> Placed<'a> {
             others: pod.needs.requests.others.clone(),
             ..self.with_own(&pod.needs.requests)
         };
-        let (large, small): (Vec<_>, Vec<_>) = self.good_nodes(pod).partition(|node| {
+        let (large, small): (Vec<_>, Vec<_>) = self.good_nodes(&pod.needs).partition(|node| {
             let mut both = both.resources();
             both.all(|(name, amount)| node.allocatable.of(name) >= amount)
         });
@@ -45,21 +61,22 @@ impl<'a> Placed<'a> {
     pub(super) fn lacking_elsewhere(&self, pod: &'a Pod, node: &str) -> Option<&'a str> {
         let mut others = pod.needs.requests.others.iter();
         let lacking = others.find(|(name, amount)| {
-            let mut elsewhere = self.good_nodes(pod).filter(|it| it.name != node);
+            let mut elsewhere = self.good_nodes(&pod.needs).filter(|it| it.name != node);
             !elsewhere.any(|it| it.allocatable.of(name) >= **amount)
         });
         lacking.map(|(name, _)| name.as_str())
     }
 
-    /// The nodes that may take the placeholder when it asks for a node for this pod. These nodes meet the pod's node selector and
-    /// node affinity, reach the volumes of the placeholder's claims, and have no cordon or taint that keeps the placeholder away.
-    fn good_nodes(&self, pod: &'a Pod) -> impl Iterator<Item = &'a Node> {
+    /// The nodes that may take the placeholder when it asks for a node with these requirements. These nodes meet the node selector
+    /// and node affinity, reach the volumes of the placeholder's claims, and have no cordon or taint that keeps the placeholder
+    /// away.
+    fn good_nodes(&self, needs: &'a Needs) -> impl Iterator<Item = &'a Node> {
         let claims = self.observed.claims_of(self.spec, self.pod);
         let seen = self.observed.seen(&claims);
-        let tolerations = [&*self.own.needs.tolerations, pod.tolerations()].concat();
+        let tolerations = [&*self.own.needs.tolerations, &*needs.tolerations].concat();
         let nodes = self.observed.nodes.values().map(AsRef::as_ref);
         nodes.filter(move |node: &&Node| {
-            let met = pod.needs.are_met_by(&node.name, &node.labels);
+            let met = needs.are_met_by(&node.name, &node.labels);
             met && misplaced(&tolerations, Some(node)).is_none()
                 && reaches(&node.name, &node.labels, &seen)
         })

@@ -345,10 +345,23 @@ fn p2_a_placeholder_that_could_not_be_bound_returns_at_once_to_pods_that_were_bo
     let refusal = own_pod(&mut observed).unscheduled.as_mut().unwrap();
     (refusal.no_node, refusal.failed) = (false, true);
     assert_eq!(evictions(&observed), "", "the scheduler tries again");
-    let follows = vec![name(&observed)];
-    let beside = on_node_1("a", 300);
-    add(&mut observed, Pod { follows, ..beside });
+    let beside = Pod {
+        follows: vec![name(&observed)],
+        claims: vec![CLAIM.to_owned()],
+        ..on_node_1("a", 300)
+    };
+    add(&mut observed, beside);
     assert_eq!(evictions(&observed), "PlaceholderMoved");
+    let only_home: [fn(&mut Observed); 3] = [
+        |observed| node(observed, "node-2").unschedulable = true,
+        |observed| pin(observed, CLAIM),
+        |observed| observed.volumes.get_mut(CLAIM).unwrap().volume = None,
+    ];
+    for change in only_home {
+        let mut observed = observed.clone();
+        change(&mut observed);
+        assert_eq!(evictions(&observed), "", "no other node can take it");
+    }
     own(&mut observed).observed = false;
     assert_eq!(evictions(&observed), "", "its next pod may have no gate");
     own(&mut observed).observed = true;
