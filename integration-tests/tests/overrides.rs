@@ -1057,8 +1057,8 @@ fn m2_a_task_run_with_two_claims_fails_its_run_at_once_and_the_author_is_told() 
         };
         let note = event.note.as_deref().unwrap_or_default();
         for part in [
-            format!("workspace source: claim {}", claim("source")),
-            format!("workspace cache: claim {}", claim("cache")),
+            format!("claim {} (workspace source)", claim("source")),
+            format!("claim {} (workspace cache)", claim("cache")),
             "coschedule mode workspaces".to_owned(),
         ] {
             assert!(note.contains(&part), "{part:?} is not in {note:?}");

@@ -35,8 +35,8 @@ impl<T> Default for Cache<T> {
 }
 
 impl<T: Clone + Send + Sync + 'static> Cache<T> {
-    /// Follows those objects of `api` that `config` selects, for the life of the process. `health` reports the process as not
-    /// ready until the objects were listed once.
+    /// Follows those objects of `api` that `config` selects, for the life of the process. `health` is not ready until the
+    /// objects were listed once.
     pub(crate) fn follow<O>(
         kind: &'static str,
         process: &Process,

@@ -1,8 +1,8 @@
 //! The admission-webhook converts admission reviews to questions for the affinity-planner, and the planner's answers to JSON
-//! patches. It makes only two decisions about runs itself: it denies a PipelineRun that is nested too deeply, and, for now, an
-//! object whose admission depends on a Pipeline that Tekton has not stored yet. It checks ConfigMap `coscheduler-config` itself,
-//! with the rules of `core`. It makes its own TLS certificates (module `certificates`), and writes the rules of its webhook
-//! configurations when it can answer (module `registration`).
+//! patches. It makes only two decisions about runs itself. It denies a PipelineRun that is nested too deeply. It also denies an
+//! object whose admission depends on a Pipeline that Tekton has not stored yet; Tekton then tries again later. It checks
+//! ConfigMap `coscheduler-config` itself, with the rules of `core`. It makes its own TLS certificates (module `certificates`),
+//! and writes the rules of its webhook configurations when it can answer (module `registration`).
 //!
 //! If the planner cannot answer, the webhook answers with HTTP 503. The `failurePolicy` of the webhook configuration then
 //! decides if the object is admitted.

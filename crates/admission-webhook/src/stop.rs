@@ -15,8 +15,8 @@ use axum::response::Response;
 use axum_server::Handle;
 use tokio_util::sync::CancellationToken;
 
-/// How long the webhook still answers reviews after the process begins to stop. A connection without a review in this time is
-/// idle, and closed.
+/// How long the webhook still answers reviews after the process begins to stop. If a connection has no review in this time, it
+/// counts as idle, and is closed then.
 const LAST_REVIEWS: Duration = Duration::from_secs(3);
 /// The longest time that reviews under way may take after that.
 const GRACE: Duration = Duration::from_secs(6);
@@ -37,7 +37,7 @@ pub(crate) async fn close(
     response
 }
 
-/// Waits for the end of the process, and then stops the server.
+/// Waits until the process begins to stop, and then stops the server.
 pub(crate) async fn stop(server: Handle<SocketAddr>, stopping: CancellationToken) {
     stopping.cancelled().await;
     tokio::time::sleep(LAST_REVIEWS).await;

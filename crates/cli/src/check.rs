@@ -160,7 +160,7 @@ async fn lacking(client: &Client) -> kube::Result<Vec<(&'static str, &'static st
     Ok(answers.into_iter().flatten().collect())
 }
 
-/// All objects of a kind that is in no namespace.
+/// All objects of a cluster-scoped kind.
 async fn every<K>(client: &Client) -> kube::Result<Vec<K>>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,

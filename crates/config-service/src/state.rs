@@ -68,8 +68,8 @@ impl State {
     }
 
     /// Stores the new state of Tekton's ConfigMap. If the ConfigMap was deleted (`None`), its last flag stays in force, as in
-    /// Tekton itself. If this process has never seen the ConfigMap, Tekton's default is used, which is on. New runs are then
-    /// left to Tekton with a warning, or adopted, so that two products never place the same pods.
+    /// Tekton itself. If this process has never seen the ConfigMap, Tekton's default counts, so its own assistant is on.
+    /// Admission then leaves new runs to Tekton with a warning, or adopts them, so that two products never place the same pods.
     pub(crate) fn apply_tekton(&mut self, name: &str, map: Option<ConfigMap>) {
         let tekton = self.tekton.get_or_insert_default();
         let mut warnings = Vec::new();

@@ -162,8 +162,8 @@ impl RewrittenSource {
 ///
 /// - If Tekton creates the run as a child of a coscheduled run, the run uses the placeholders of its parent. A child never has a
 ///   placeholder of its own.
-/// - While Tekton's own flag is on, the run is adopted (B7) if four conditions hold: the flag is a mode of Tekton; key
-///   `adopt-runs-in` contains the run's namespace; no PipelineRun is the run's controller; and the run has no label
+/// - While Tekton's own flag `coschedule` is on, the run is adopted (B7) if four conditions hold: the flag's value is a mode;
+///   key `adopt-runs-in` contains the run's namespace; no PipelineRun is the run's controller; and the run has no label
 ///   `tekton.dev/pipelineRunUID`.
 /// - The run is not coscheduled in four cases: `spec.managedBy` names another controller (M5); there has been no valid
 ///   configuration yet (M7); Tekton's own flag is on and the run is not adopted (M9); or the mode is `disabled`. In these cases,
@@ -181,8 +181,8 @@ impl RewrittenSource {
 ///
 /// # Errors
 /// Admission denies the run in two cases. First: an annotation chooses a value that does not exist or is not allowed (B1).
-/// Second: the run names a claim that was created for another run, and the claim's template is not known (V2a). The second case
-/// is possible only if the run is to be coscheduled, or if its mode is `disabled`.
+/// Second: the run names a claim that was created for another run, and the claim's template is not known (V2a). Admission looks
+/// for the second case only in runs that it would coschedule, and in runs with mode `disabled`.
 pub fn admit(
     in_force: InForce<'_>,
     tekton_controller: &str,

@@ -94,8 +94,8 @@ impl ChildRun {
     }
 
     /// True if the settings of the PipelineRun, or the name of a claim, depend on a Pipeline that Tekton has not stored in
-    /// `status.pipelineSpec` of the PipelineRun. Then admission must refuse the TaskRun. After the refusal, Tekton stores the
-    /// Pipeline, and creates the TaskRun again later.
+    /// `status.pipelineSpec` of the PipelineRun. Then admission must deny the object. After the denial, Tekton stores the
+    /// Pipeline, and creates the object again later.
     pub fn awaits_pipeline(&self) -> bool {
         let Some(pipeline_run) = &self.pipeline_run else {
             return false;
@@ -254,9 +254,9 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
     }
 }
 
-/// The subset of the run's tasks whose placeholder the object follows. If all claims of the object belong to the subset of the
-/// object's task, this subset is the result. Otherwise, the result is the main subset. (When the run was created, admission
-/// perhaps did not know all claims of the task.)
+/// The key of the subset whose placeholder the object gets. This is the subset of the object's task, if all claims of the
+/// object belong to that subset. Otherwise, it is the main subset. (When the run was created, admission perhaps did not know
+/// all claims of the task.)
 fn subset<'a>(
     run: &ChildRun,
     completed: &[BoundClaim],

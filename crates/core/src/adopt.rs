@@ -51,7 +51,7 @@ pub fn adopts(configuration: &Configuration, run: &PipelineRun) -> Result<Mode, 
         return Err("its spec.managedBy names another controller".to_owned());
     }
     // Tekton copies all labels of the run into the selector of the placeholder's object. So the placeholder's pod would have to
-    // keep the run's value of label `pipelineRunUID`, but the manager needs the run's uid in this label.
+    // keep the run's label `pipelineRunUID` as it is, but the manager needs the run's own uid in this label.
     if run.labels.contains_key(PIPELINE_RUN_UID) {
         return Err(format!("it has label {PIPELINE_RUN_UID}"));
     }

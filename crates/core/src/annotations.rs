@@ -88,9 +88,9 @@ pub const AWAITS_PIPELINE: &str = "coscheduler.dev/awaits-pipeline";
 /// An empty value adds no affinity. It only prevents Tekton from copying a Task's own annotation with this key.
 pub const TEKTON_AFFINITY_ASSISTANT: &str = "pipeline.tekton.dev/affinity-assistant";
 
-/// Tekton's own annotation on a PipelineRun. If its value is `"true"`, the manager deletes, when the run is done, the claims that
-/// Tekton created from the run's `volumeClaimTemplate`s. Tekton itself deletes such claims only for its own assistant (V4; Tekton
-/// v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`).
+/// Tekton's own annotation on a PipelineRun. When the run is done and the value is `"true"`, the manager deletes the claims
+/// that Tekton created from the run's `volumeClaimTemplate`s. Tekton itself deletes such claims only for its own assistant (V4;
+/// Tekton v1.12.0, `pkg/reconciler/pipelinerun/affinity_assistant.go`).
 pub const TEKTON_AUTO_CLEANUP_PVC: &str = "tekton.dev/auto-cleanup-pvc";
 
 /// The annotations that admission writes on a new PipelineRun. Admission removes an author's values of these keys.

@@ -178,7 +178,7 @@ impl Default for PlaceholderDefaults {
 }
 
 impl PlaceholderDefaults {
-    /// Returns all violations. `field` returns the path of a value in the document, from the value's key in [`KEYS`].
+    /// Returns all violations. `field` turns a key in [`KEYS`] into the path of its value in the document.
     pub(crate) fn violations(&self, field: impl Fn(&str) -> String) -> Vec<Violation> {
         let share = "more than 0, in whole thousandths of a CPU, such as 50m";
         let bytes = "more than 0, in whole bytes, such as 100Mi";
@@ -335,7 +335,10 @@ fn read_placeholder(
     let value = |key: &str, default: String| data.get(key).cloned().unwrap_or(default);
     let text = data.get(POD_TEMPLATE).map_or("", String::as_str);
     let pod_template = pod_template::default::parse(text)
-        .map_err(|fault| violations.push(Violation::new(POD_TEMPLATE, fault)))
+        .map_err(|faults| {
+            let faults = faults.into_iter();
+            violations.extend(faults.map(|fault| Violation::new(POD_TEMPLATE, fault)));
+        })
         .unwrap_or_default();
     let placeholder = PlaceholderDefaults {
         cpu: value(PLACEHOLDER_CPU, defaults.cpu),

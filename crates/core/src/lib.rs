@@ -1,7 +1,8 @@
 //! This crate makes every decision about runs and placeholders. All decisions are pure functions.
 //!
-//! A service passes in the objects that it has seen, for example a PipelineRun and the flags, and gets back complete steps. The
-//! crate has no clock, network, randomness, async code or Kubernetes client. So the same input always gives the same result.
+//! A service passes in the objects that it has seen, for example a PipelineRun and the configuration, and gets back complete
+//! steps. The crate has no clock, network, randomness, async code or Kubernetes client. So the same input always gives the same
+//! result.
 
 pub mod violation;
 pub mod words;

@@ -132,9 +132,9 @@ impl AssistantName {
 impl ClaimTemplateName {
     /// The name of the claim template for a workspace of the run with this group.
     ///
-    /// A hash of `<group>/<workspace>` makes the name unique. The readable part is the author's `template_name`, as a DNS
-    /// label: it is cut if it is too long, capital letters become small letters, every other character that a DNS label must not
-    /// have becomes `-`, and `-` at either end is removed. If nothing is left, the readable part is `pvc`.
+    /// A hash of `<group>/<workspace>` makes the name unique. The readable part is the author's `template_name` as a DNS label.
+    /// A long name is cut. Capital letters become small letters, and other invalid characters become `-`. Then `-` at either
+    /// end is removed. If nothing is left, the readable part is `pvc`.
     pub fn derive(group: &Group, workspace: &str, template_name: Option<&str>) -> Self {
         let hash = hash(&format!("{group}/{workspace}"));
         let readable = dns_label(template_name.unwrap_or_default(), READABLE_LENGTH);
@@ -157,7 +157,7 @@ impl ClaimTemplateName {
     }
 }
 
-/// The name of a placeholder's pod. The controller of a placeholder gives this name to each pod of the placeholder.
+/// The name of a placeholder's pod. Each pod of the placeholder gets this name.
 pub fn pod_name(placeholder: &str) -> String {
     format!("{placeholder}-0")
 }

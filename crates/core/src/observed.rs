@@ -108,14 +108,14 @@ pub struct Placeholder {
     pub created: Option<Timestamp>,
     /// The claims that it mounts.
     pub claims: Vec<String>,
-    /// The requirements of its next pod on a node.
+    /// Its next pod's requirements on a node.
     pub needs: Needs,
     /// The PriorityClass of its next pod.
     pub priority_class: Option<String>,
     /// True if its next pod starts with the scheduling gate [`GATE`](crate::reconcile::reserve::GATE).
     pub gated: bool,
-    /// True if its Kubernetes controller does not create pods yet. The manager creates the controller's object in this state,
-    /// right before it deletes the pod of a placeholder of [`Backend::Pod`].
+    /// True if its Kubernetes object asks for no pod yet. When a placeholder that is only a pod ([`Backend::Pod`]) has to move,
+    /// the manager first creates the object in this state, and then deletes the pod.
     pub parked: bool,
     /// True if the Kubernetes controller that creates the placeholder's pods has observed the newest version of the object. The
     /// controller then creates the next pod from this version.
@@ -227,8 +227,8 @@ impl Observed {
         })
     }
 
-    /// The claims of a placeholder, including the claims that its pod does not mount. If no node can reach the volumes of all
-    /// claims together, the placeholder may leave out some of the claims. The result does not contain these claims.
+    /// All claims of a placeholder, mounted or not, except the claims that it leaves out. It leaves out claims only if no node
+    /// can reach the volumes of all claims together.
     pub(crate) fn claims_of(&self, spec: &PlaceholderSpec, pod: &Pod) -> BTreeSet<String> {
         let all: BTreeSet<_> = pod.claims.iter().cloned().chain(spec.claims()).collect();
         &all - &left_out(self, spec)
@@ -257,8 +257,9 @@ impl Observed {
         tied.collect()
     }
 
-    /// The node that the term requires by a label of a storage driver, such as `topology.topolvm.io/node`. The term names a node
-    /// if exactly one node has the label with this value, and the value is this node's name or its label [`HOSTNAME`].
+    /// The node that the term requires by a label of a storage driver, such as `topology.topolvm.io/node`. The label identifies
+    /// a node if the term lists one value, only one node has this value, and the value is this node's name or its label
+    /// [`HOSTNAME`].
     fn named_by_value<'a>(&self, term: &'a NodeTerm) -> Option<&'a str> {
         term.expressions.iter().find_map(|it| {
             let [value] = &it.values[..] else {
@@ -285,7 +286,7 @@ impl Observed {
         own.next()
     }
 
-    /// The pod with the name of this placeholder's pod. Another object than the placeholder's may be the controller of the pod.
+    /// The pod with the name of this placeholder's pod. The pod's controller may be an object other than the placeholder's.
     pub fn pod_named_for(&self, placeholder: &str) -> Option<&Arc<Pod>> {
         let mut pods = self.pods.values();
         pods.find(|pod| {
@@ -321,7 +322,7 @@ pub struct KnownClaim {
     pub owner: Option<OwnerReference>,
     /// True if its controller is a PipelineRun. Only claims that Tekton created have a PipelineRun as controller.
     pub by_tekton: bool,
-    /// True if this product created it.
+    /// True if this product made or adopted it.
     pub by_us: bool,
     /// True if only one pod at a time may use it (`ReadWriteOncePod`).
     pub single_pod: bool,

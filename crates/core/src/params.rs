@@ -54,7 +54,8 @@ impl Params {
         )
     }
 
-    /// Makes the values of these parameters unknown. The value of each becomes a variable that this product does not replace.
+    /// Makes the values of the parameters in `params` unknown. Each value becomes a variable that this product does not
+    /// replace.
     pub(crate) fn hide(&mut self, params: &Value) {
         let params = params.as_array().into_iter().flatten();
         for name in params.filter_map(|param| param["name"].as_str()) {

@@ -55,7 +55,7 @@ pub struct Pinned {
     /// The `volumeClaimTemplate`s that admission replaced by claims (V2). In an adopted run: the `volumeClaimTemplate`s from
     /// which Tekton's assistant makes claims (B7). The key is the workspace. Empty in [`Mode::Workspaces`] (V3).
     pub templates: BTreeMap<String, Value>,
-    /// The claims of the workspaces that are not in `templates` (V1, V3, V9).
+    /// The run's claims that are not in `templates` (V1, V3, V9).
     pub claims: RunClaims,
     /// The text of annotation [`ADOPTED`], if the run is adopted (B7). In an adopted run, the bindings of the workspaces in
     /// `templates` stay as the author wrote them.

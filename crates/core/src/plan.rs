@@ -81,9 +81,9 @@ pub enum ReleaseCause {
 /// on another part of a run's status, change that function too.
 ///
 /// # Errors
-/// If pinned annotations cannot be read: at least one violation for each of these annotations. Otherwise, all violations of these
-/// rules: the run has a name and a uid; each workspace with a pinned template exists; it is bound to the template's claim, or the
-/// run is adopted; and in an adopted run, the template's name is a DNS label.
+/// If pinned annotations cannot be read: at least one violation for each of these annotations. Otherwise, all violations of
+/// these rules: the run has a name and a uid; each workspace with a pinned template exists; in a run that is not adopted, each
+/// such workspace is bound to the template's claim; in an adopted run, the template's name is a DNS label.
 ///
 /// There is no error for a child run, or for a run that is pending, done or being deleted.
 pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {

@@ -140,8 +140,9 @@ pub enum Step {
         raise: Option<String>,
         /// The new record of the pod's placeholder, to write before the deletion. `None` if no record changes.
         update: Option<Update>,
-        /// The specification of the placeholder, if the placeholder is only this pod ([`Backend::Pod`]). Before the deletion, the
-        /// manager creates a controller for the placeholder. The controller creates the next pod, and its object has the record.
+        /// The specification of the placeholder, if the placeholder is only this pod ([`Backend::Pod`]). Before the deletion,
+        /// the manager creates a Kubernetes object for the placeholder. The object stores the record, and its controller
+        /// creates the next pod.
         control: Option<Box<PlaceholderSpec>>,
         /// The Event to publish afterwards.
         reason: Reason,
@@ -284,9 +285,9 @@ impl Decision {
     }
 }
 
-/// The greatest number of times that the placeholders of a run together leave their nodes because pods wait for room. The count
-/// begins anew when another pod of the run has ended. The same number limits moves of a placeholder that could not give up its
-/// reservation: the manager deletes the placeholder's pod only while the placeholder's record has fewer moves than this.
+/// All placeholders of a run together leave their nodes at most this often because pods wait for room. The count begins anew
+/// when another pod of the run has ended. For a placeholder that could not give up its reservation, there is the same limit:
+/// the manager deletes its pod only while its record has fewer moves than this.
 const MOVES: u32 = 5;
 
 /// The step that deletes a placeholder's pod, so that the scheduler chooses a node for the next pod. `record` is the

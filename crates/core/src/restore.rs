@@ -67,9 +67,9 @@ pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
     admission
 }
 
-/// The new value of annotation [`CLAIMS`] of a pending run. When the run was created, admission may have known a claim from a
-/// Pipeline in the cluster. If the binding is unchanged and its claim is not known now, the pinned claim stays (V9). Shared
-/// existing claims stay shared, and no other existing claim becomes shared (V8).
+/// The new value of annotation [`CLAIMS`] of a pending run. When the run was created, admission may have taken a claim's name
+/// from a Pipeline in the cluster. If the binding is unchanged and this name is not known now, the pinned claim stays (V9).
+/// Shared existing claims stay shared, and no other existing claim becomes shared (V8).
 fn claims(old: &PipelineRun, new: &PipelineRun) -> String {
     let mut claims = run_claims::of_run(new, None);
     let pinned = Pinned::read(&old.annotations).ok().flatten();

@@ -1,7 +1,7 @@
-//! The claims of a run's workspaces: existing claims, and claims that Tekton creates. When the run is created, admission pins the
-//! claims whose names it knows (V3, V6, V9). The names of other claims become known when Tekton has fetched the Pipeline. In mode
-//! `workspaces`, each claim with a known name has a placeholder, except *shared* claims, which tie no pod to a node (V8). A
-//! TaskRun gets the placeholder of one of these claims, or no placeholder.
+//! The claims of a run's workspaces and volumes: existing claims, and claims that Tekton creates. When the run is created,
+//! admission pins the claims whose names it knows (V3, V6, V9). The names of other claims become known when Tekton has fetched
+//! the Pipeline. In mode `workspaces`, each claim with a known name has a placeholder, except *shared* claims, which tie no pod
+//! to a node (V8). In this mode, a TaskRun gets the placeholder of one of these claims, or no placeholder.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -247,8 +247,8 @@ pub(crate) fn is_shared(claims: &RunClaims, claim_name: &str, run_uid: &str) -> 
     shared.any(|(workspace, claim)| claim.name(workspace, run_uid) == claim_name)
 }
 
-/// Marks the claims that several nodes can mount at once as shared (V8). Returns the names of the existing claims that `known`
-/// lacks. These claims are not marked.
+/// Marks claims as shared if several nodes can mount them at once (V8). Returns the names of the existing claims that `known`
+/// lacks, and does not mark these claims.
 pub(crate) fn mark_shared(
     claims: &mut RunClaims,
     run: &PipelineRun,

@@ -34,6 +34,16 @@ impl Violation {
     }
 }
 
+/// The violations in one text. If there are several, each begins with its number, because a description may contain semicolons.
+pub(crate) fn numbered(violations: &[Violation]) -> String {
+    if let [only] = violations {
+        return only.to_string();
+    }
+    let numbered = violations.iter().enumerate();
+    let numbered = numbered.map(|(index, it)| format!("({}) {it}", index + 1));
+    numbered.collect::<Vec<_>>().join(". ")
+}
+
 fn shortened(text: String) -> String {
     let length = text.chars().count();
     if length <= LONGEST {
@@ -47,6 +57,16 @@ fn shortened(text: String) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn several_violations_have_numbers() {
+        let all = ["a", "b"].map(|field| Violation::new(field, "\"x\" is no mode; allowed: y"));
+        assert_eq!(numbered(&all[..1]), "a: \"x\" is no mode; allowed: y");
+        assert_eq!(
+            numbered(&all),
+            "(1) a: \"x\" is no mode; allowed: y. (2) b: \"x\" is no mode; allowed: y"
+        );
+    }
 
     #[test]
     fn a_long_value_is_quoted_in_part_and_what_is_allowed_stays() {

@@ -186,10 +186,10 @@ const PIPELINE_TASK: Parts = Fields(&[
     ),
 ]);
 
-/// Removes the parts of a run that no decision about an existing run depends on. Called before the run goes into a cache or over
-/// the network. The removed parts of `status`, and annotations of other programs, can be much larger than the rest of the run. A
-/// run that names a claim by a variable keeps its parameters and its Pipeline (V9). A run that awaits its Pipeline keeps the
-/// Pipeline (B1). All other runs lose both.
+/// Removes the parts of a run that no decision about an existing run depends on. Called before the run goes into a cache or
+/// over the network. The removed parts of `status`, and annotations of other programs, can be much larger than the rest of the
+/// run. A run that names a claim by a variable keeps its parameters and `status.pipelineSpec` (V9). A run with annotation
+/// [`AWAITS_PIPELINE`] keeps `status.pipelineSpec` (B1). All other runs lose both.
 pub fn trim(run: &mut PipelineRun) {
     run.metadata.managed_fields = None;
     if let Some(annotations) = &mut run.metadata.annotations {

@@ -71,7 +71,7 @@ fn placeholder(pod: &Pod) -> Option<PlaceholderLabels> {
         return None;
     }
     let instance = label(pod, INSTANCE).unwrap_or_default();
-    // Anybody can set labels. So the name must match too: Kubernetes names a placeholder's pod after the placeholder.
+    // Anybody can set labels. So the name must match too: the pod of a placeholder is named after the placeholder.
     let named = pod.metadata.name.as_deref() == Some(&pod_name(instance));
     let made_by_us = named && label(pod, MANAGED_BY) == Some(TEKTON_COSCHEDULER);
     let of_run = controller.as_ref().is_some_and(|it| {
@@ -119,7 +119,7 @@ pub fn node(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref()
 }
 
-/// True if the pod has no node, and in its last try the scheduler neither found a node nor began to make room on one.
+/// True if the pod has no node, and the scheduler's last try neither found a node nor began to make room on one.
 pub fn is_unschedulable(pod: &Pod) -> bool {
     node(pod).is_none() && unscheduled(pod).is_some_and(|unscheduled| unscheduled.no_node)
 }

@@ -71,8 +71,8 @@ pub(crate) struct KnownRun {
     pub planned: Arc<Planned>,
 }
 
-/// The cache. No method that other modules call still holds the lock when it returns. The methods that a watch calls return the
-/// runs that must be reconciled because of the change.
+/// The cache. Each method for other modules releases the lock before it returns. The methods that a watch calls return the runs
+/// that must be reconciled because of the change.
 #[derive(Debug)]
 pub(crate) struct Cache {
     index: RwLock<Index>,

@@ -44,10 +44,10 @@ pub(crate) fn watched(client: &Client) -> (Api<StatefulSet>, watcher::Config) {
 }
 
 impl Requests {
-    /// Creates a placeholder of a run, and first the claims that no StatefulSet controller creates for it. A placeholder that
-    /// is only a pod gets the first of `sizes` that the API server accepts. Returns the Events about refused sizes, or `None`
-    /// if the run has this placeholder already. If Tekton's assistant created the StatefulSet of an adopted run, takes over
-    /// this StatefulSet (B7).
+    /// First creates the claims that no StatefulSet controller creates for a placeholder, and then the placeholder. A
+    /// placeholder that is only a pod gets the first of `sizes` that the API server accepts. Returns the Events about refused
+    /// sizes, or `None` if the run has this placeholder already. If Tekton's assistant created the StatefulSet of an adopted
+    /// run, takes over this StatefulSet (B7).
     ///
     /// # Errors
     ///
@@ -100,8 +100,9 @@ impl Requests {
         Ok((false, found))
     }
 
-    /// Creates a placeholder that is only a pod, and first its claims. If this pod exists but has ended, this function deletes
-    /// it and fails, and the next try creates the pod. (The StatefulSet controller replaces an ended pod of its own.)
+    /// Creates the claims of a placeholder that is only a pod, and then the pod. If this pod exists but has ended, this
+    /// function deletes it and fails, and the next try creates the pod. (The StatefulSet controller replaces an ended pod of
+    /// its own.)
     async fn create_pod(
         &self,
         run: &PipelineRun,
@@ -153,8 +154,8 @@ impl Requests {
         Ok(found.items.into_iter().next())
     }
 
-    /// True if the pod still exists that was the whole placeholder before the placeholder got a controller. If this pod has
-    /// ended, this function deletes it, because the StatefulSet controller does not delete a pod that the run controls.
+    /// True if the placeholder was only a pod before it got a controller, and this pod still exists. If the pod has ended, this
+    /// function deletes it, because the StatefulSet controller does not delete a pod that the run controls.
     pub(crate) async fn has_old_pod(&self, own: &Placeholder) -> Result<bool, Error> {
         let found = self.own_pod(&own.namespace, &own.object.name).await?;
         let of_run = |pod: &Pod| {

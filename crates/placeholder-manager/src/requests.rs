@@ -1,9 +1,9 @@
 //! The manager's requests to the API server. Each request is one function, which sets the preconditions and interprets refusals.
 //! Module `placeholder` has the requests about placeholders, and module `delete_claims` deletes claims.
 //!
-//! Transient errors (409 except AlreadyExists and other UIDs, 429, 5xx, no answer) are retried with backoff and jitter. There is
-//! no retry of patches, of deletions of one exact version, of reads of a PriorityClass, or of requests that fail because the API server
-//! cannot call a webhook. The next reconcile of the run then decides again.
+//! Transient errors (409, 429, 5xx, no answer) are retried with backoff and jitter. A 409 is not retried if the object exists
+//! already, or if its uid is not the expected one. There is no retry of patches, of deletions of one exact version, or of reads
+//! of a PriorityClass, and none if the API server cannot call a webhook. The next reconcile of the run then decides again.
 
 mod reservation;
 mod waiting_pods;

@@ -80,7 +80,7 @@ impl Health {
 }
 
 impl Condition {
-    /// Says if the condition is met now. This may change at any time.
+    /// Marks the condition as met or unmet. A condition may change at any time.
     pub fn set(&self, met: bool) {
         self.health.0.send_if_modified(|readiness| {
             readiness.conditions.insert(self.name.clone(), met) != Some(met)

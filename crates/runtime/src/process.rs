@@ -21,7 +21,7 @@ use crate::{Condition, GrpcServices, Health, Metrics, ProcessArgs, Service, http
 /// How long RPCs and graceful tasks may take after the process begins to stop. This is less than the 30 s that Kubernetes gives
 /// a pod by default.
 const GRACE: Duration = Duration::from_secs(10);
-/// After that, the loops have this time to end, and then the HTTP server has this time. A loop only has to reach its next
+/// After [`GRACE`], the loops have this time to end. Then the HTTP server has the same time. A loop only has to reach its next
 /// await.
 const LAST_GRACE: Duration = Duration::from_secs(1);
 

@@ -1,7 +1,7 @@
 //! The gRPC server of a process. It serves the gRPC services of this process (the contracts), the standard health service, and
 //! reflection v1 and v1alpha. The health service has a status for each contract, and one for the empty name.
 //!
-//! Layers around the contracts do the common work. Each layer has a file: the callers of each RPC, deadline, load shedding,
+//! Layers around all these services do the common work. Each layer has a file: check of the caller, deadline, load shedding,
 //! observation (span, log, metrics), and draining.
 
 mod callers;
@@ -40,8 +40,8 @@ use callers::Guard;
 pub use deadline::Deadline;
 use shed::Limit;
 
-/// The largest message that a service accepts, in bytes: `.max_decoding_message_size(MAX_MESSAGE_BYTES)` on its server. The
-/// server answers a larger message with `OUT_OF_RANGE`. This limit is more than twice etcd's default limit for a request (1.5
+/// The largest message that a service accepts, in bytes. Each service passes it to `max_decoding_message_size` of its server,
+/// which answers a larger message with `OUT_OF_RANGE`. This limit is more than twice etcd's default limit for a request (1.5
 /// MiB).
 pub const MAX_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 

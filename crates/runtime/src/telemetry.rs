@@ -32,7 +32,7 @@ enum Export {
     Off,
     /// Export of spans. The exporter itself reads the endpoint from the variables.
     Spans,
-    /// The variables ask for an export that is not supported, for this reason.
+    /// The variables ask for an export that is not supported. The text is the reason.
     Unsupported(String),
 }
 

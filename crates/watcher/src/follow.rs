@@ -43,7 +43,7 @@ impl Runs {
             Some(before) => !has_same_plan(before, &run),
             None => !is_done(&run),
         };
-        // The end of a run is kept as it was reported, because only then the run is removed after the report.
+        // A later change of a done run must not replace the state in its report, because `forget` removes only this state.
         if changed || !is_done(&run) {
             runs.insert(key.clone(), Arc::new(run));
         }
@@ -97,7 +97,8 @@ pub(crate) async fn follow(
             if !runs.keep(&key, run.part) {
                 return;
             }
-            // If this replica becomes the leader later, it queues all unfinished runs in `runs`. So this change is not lost.
+            // A replica that becomes the leader queues all unfinished runs in `runs`. The manager finds the leftovers of done
+            // runs by itself.
             if leadership.is_held() {
                 queue.push(key);
             } else {

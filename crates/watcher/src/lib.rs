@@ -1,6 +1,6 @@
 //! After each change of a PipelineRun that may change its plan, the watcher reports the run's latest state to the
-//! affinity-planner. If a run changes again before its report is sent, only the newest state is reported. A report that fails for
-//! a temporary reason is repeated. The watcher makes no decision, and does not depend on the effect of a report.
+//! affinity-planner. If a run changes again before its report is sent, only the newest state is reported. A report that fails
+//! for a temporary reason is repeated. The watcher makes no decision about a run.
 //!
 //! Only the replica that holds Lease `watcher` sends reports. The other replicas only keep their caches up to date. The holder
 //! also reports each unfinished run twice a minute, so that the placeholder-manager repairs changes that somebody else made to a

@@ -52,7 +52,8 @@ pub(crate) async fn report(
             if answer.outcome != Some(superseded) {
                 (Outcome::Done, is_done)
             } else if runs.has(&key, &run) {
-                // The watch will deliver the newer state that the manager has. If its plan is the same, it causes no report.
+                // The watch will deliver the manager's newer state. If its plan is the same, it causes no report, so this
+                // report must be repeated.
                 (Outcome::Retry, false)
             } else {
                 (Outcome::Later(Duration::ZERO), false)

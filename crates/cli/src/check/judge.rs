@@ -91,8 +91,9 @@ pub(super) fn tekton_flag(feature_flags: Option<&BTreeMap<String, String>>) -> J
 /// Our ConfigMap must be valid.
 pub(super) fn configuration(data: Option<&BTreeMap<String, String>>) -> Judged {
     let Some(data) = data else {
-        return warning(
-            "ConfigMap coscheduler-config does not exist, so every key has its default.",
+        return failed(
+            "ConfigMap coscheduler-config does not exist. If the services have read a valid ConfigMap before, its values stay in \
+             force. Otherwise new runs are not coscheduled. Create the ConfigMap; an empty one gives every key its default.",
         );
     };
     match config::check(data) {
@@ -127,7 +128,7 @@ pub(super) fn named_class(
     Ok(class.map(str::to_owned))
 }
 
-/// The PriorityClasses of placeholders that get class `named` by default.
+/// The PriorityClasses that placeholders need if their default class is `named`.
 pub(super) fn needed_classes(named: &str) -> Vec<&str> {
     match named {
         PLACEHOLDER_CLASS => vec![named, EVACUATED_CLASS],

@@ -102,8 +102,8 @@ pub(super) fn cause(facts: &Facts) -> Option<Cause> {
 }
 
 impl Facts {
-    /// The cause that the manager reports. The evidence is the scheduler's message or an Event if one of them is the source. If
-    /// an autoscaler adds a node for the placeholder, this is the cause instead.
+    /// The cause that the manager reports. The evidence is an Event or the scheduler's message, if one of them fits the cause,
+    /// and otherwise the manager's annotation. If an autoscaler adds a node for the placeholder, this is the cause instead.
     fn reported(&self) -> Option<Cause> {
         let run = self.parent.as_ref().unwrap_or(&self.run);
         let annotation = run.annotations().get(BLOCKED)?;
@@ -213,8 +213,8 @@ impl Facts {
             .filter(move |it| it.involved_object.uid == uid)
     }
 
-    /// The cause "an autoscaler adds a node for the pod". `None` unless the newest Event of an autoscaler about the pod says
-    /// that a node is being added, and this Event is younger than [`PROVISIONING`].
+    /// The cause "an autoscaler adds a node for the pod", if the newest Event of an autoscaler about the pod says so and is
+    /// younger than [`PROVISIONING`].
     fn node_comes(&self, pod: &Pod) -> Option<Cause> {
         let words = self.events_of(pod).filter_map(|it| Some((it, word(it)?)));
         let (event, comes) = words.max_by_key(|(event, _)| last_time(event))?;

@@ -149,8 +149,8 @@ fn is_new(run: &Value) -> bool {
     metadata["uid"].is_null() || metadata["name"].is_null()
 }
 
-/// Makes changes that the creation in a cluster would make. The API server ignores the uid and the status, which a copy of
-/// another run has. Tekton's admission sets the service account (Tekton v1.12.0,
+/// Makes the changes that a cluster makes when the run is created. A copy of another run has a uid and a status, and the API
+/// server ignores both. Tekton's admission sets the service account (Tekton v1.12.0,
 /// `pkg/apis/pipeline/v1/pipelinerun_defaults.go`, and key `default-service-account` of its ConfigMap `config-defaults`). The
 /// placeholder uses the same account.
 fn complete(run: &mut Value) {

@@ -2,15 +2,16 @@
 //!
 //! - `admit/overrides.rs`: an annotation chooses a mode, placement or reservation that does not exist, or that is not allowed
 //!   (B1).
-//! - `admit.rs`: a PipelineRun that is to be coscheduled, or whose mode is `disabled`, names a claim of another run, and the
-//!   claim's template is not known (V2a).
+//! - `admit.rs`: the run names a claim of another run, and the claim's template is not known (V2a). This rule is only for runs
+//!   that admission would coschedule, and for runs with mode `disabled`.
 //!
 //! Admission does not deny a TaskRun that uses more than one claim (M2), but changes the TaskRun so that Tekton fails it. So
 //! Tekton runs `finally`, as after any failed task. The text for the TaskRun is in `reasons/admission.rs`.
 //!
 //! There are more denials. The planner denies a PipelineRun that it cannot parse (`pipeline_run.rs`). The webhook denies an
-//! invalid ConfigMap, and a PipelineRun that is nested too deeply. The webhook also denies a child of a PipelineRun for now, if
-//! the PipelineRun's settings or claims depend on a Pipeline that Tekton has not stored yet. Tekton then creates the child later.
+//! invalid ConfigMap, and a PipelineRun that is nested too deeply. While a PipelineRun's settings or claims depend on a
+//! Pipeline that Tekton has not stored yet, the webhook also denies each child of the PipelineRun. Tekton then creates the
+//! child later.
 
 use std::collections::BTreeSet;
 

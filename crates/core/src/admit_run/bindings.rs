@@ -12,8 +12,8 @@ use crate::pinned::carried_templates;
 use crate::pipeline_run::PipelineRun;
 use crate::run_claims::{RunClaim, RunClaims};
 
-/// Completes the claim names with variables that Tekton does not replace (V9). The workspace of such a claim gets the claim name
-/// pinned on the PipelineRun. If no name is pinned, the workspace gets the name that results from the defaults of the Pipeline.
+/// Completes the claim names in which Tekton leaves variables (V9). The workspace of such a claim gets the claim name pinned on
+/// the PipelineRun. If no name is pinned, the workspace gets the name that results from the defaults of the Pipeline.
 pub(super) fn completed(run: &ChildRun, claims: &RunClaims) -> Vec<BoundClaim> {
     let Some(owner) = &run.pipeline_run else {
         return Vec::new();

@@ -222,10 +222,10 @@ fn m2_a_task_run_with_more_than_one_claim_may_not_run() {
     assert_eq!(
         admission.refusal.unwrap(),
         format!(
-            "TaskRun build-compile does not run, because it uses 2 persistent volume claims: workspace source: claim {source}, \
-             workspace cache: claim build-cache, workspace modules: claim build-cache. In coschedule mode workspaces, a task may \
-             use only one claim. Create the run again, and bind these workspaces to subPaths of one claim. Or, if your operator allows mode pipelineruns, create the run again with annotation \
-             coscheduler.dev/coschedule: pipelineruns."
+            "TaskRun build-compile does not run, because it uses 2 persistent volume claims: claim {source} (workspace source), \
+             claim build-cache (workspace cache), claim build-cache (workspace modules). In coschedule mode workspaces, a task \
+             may use only one claim. Create the run again, and bind these workspaces to subPaths of one claim. Or, if your \
+             operator allows mode pipelineruns, create the run again with annotation coscheduler.dev/coschedule: pipelineruns."
         )
     );
     assert_eq!(admission.set_annotations[TEKTON_AFFINITY_ASSISTANT], "");

@@ -18,7 +18,7 @@ use crate::subsets::of_workspace;
 /// The claims of a run or of one placeholder, each once, in the order of the run's workspaces. Claims in `volumes` come last.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Claims {
-    /// Claims that the placeholder's controller creates and the placeholder mounts.
+    /// Claims that are created together with the placeholder, and that it mounts.
     pub(super) templates: Vec<ClaimTemplateSpec>,
     /// Claims that the manager creates and the placeholder does not mount (V8).
     pub(super) single_pod: Vec<ClaimTemplateSpec>,

@@ -28,7 +28,7 @@ pub struct PlaceholderSpec {
     /// The labels of the placeholder and its pod: our labels, and the run's labels except Kueue's and `tekton.dev/taskRun`. If
     /// our labels and the run's labels have the same key, our value counts (P1).
     pub labels: BTreeMap<String, String>,
-    /// Claims that the placeholder's controller creates (V2), in the order of the run's workspaces.
+    /// Claims that are created together with the placeholder (V2), in the order of the run's workspaces.
     pub claim_templates: Vec<ClaimTemplateSpec>,
     /// Claims that the manager creates itself, under the names that the placeholder's controller would use. The placeholder does
     /// not mount them, because only one pod at a time may use them (V8).

@@ -40,8 +40,8 @@ const SELECTS: [&str; 6] = ["DoesNotExist", "Exists", "Gt", "In", "Lt", "NotIn"]
 /// Reads a default template from YAML or JSON. An empty text is an empty template, as in Tekton.
 ///
 /// # Errors
-/// All faults, in one text.
-pub(crate) fn parse(text: &str) -> Result<Map<String, Value>, String> {
+/// All faults, each in one text.
+pub(crate) fn parse(text: &str) -> Result<Map<String, Value>, Vec<String>> {
     if text.trim().is_empty() {
         return Ok(Map::new());
     }
@@ -49,15 +49,20 @@ pub(crate) fn parse(text: &str) -> Result<Map<String, Value>, String> {
     let value: Value = serde_saphyr::from_str(text).map_err(|error| {
         let error = error.to_string();
         let error = error.lines().next().unwrap_or_default().trim();
-        format!("{text:?} is not YAML: {error}; allowed: {}", allowed())
+        vec![format!(
+            "{text:?} is not YAML: {error}; allowed: {}",
+            allowed()
+        )]
     })?;
     let faults = faults(&value, "");
     let Value::Object(mut template) = value else {
-        return Err(format!("{text:?} is not an object; allowed: {}", allowed()));
+        return Err(vec![format!(
+            "{text:?} is not an object; allowed: {}",
+            allowed()
+        )]);
     };
     if !faults.is_empty() {
-        let faults: Vec<_> = faults.iter().map(ToString::to_string).collect();
-        return Err(faults.join("; "));
+        return Err(faults.iter().map(ToString::to_string).collect());
     }
     template.retain(|_, value| !value.is_null());
     Ok(template)
@@ -226,7 +231,7 @@ mod tests {
             ),
             ("securityContext: x", "securityContext: is a string"),
         ] {
-            let fault = parse(text).unwrap_err();
+            let fault = parse(text).unwrap_err().join("; ");
             assert!(
                 fault.contains(part) && fault.contains("allowed: "),
                 "{text}: {fault}"

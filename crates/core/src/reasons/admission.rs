@@ -18,7 +18,7 @@ texts! {
 pub fn task_run_refused(task_run: &str, used: &[(&str, String)], claims: usize) -> Reason {
     let used: Vec<_> = used
         .iter()
-        .map(|(workspace, claim)| format!("workspace {workspace}: claim {claim}"))
+        .map(|(workspace, claim)| format!("claim {claim} (workspace {workspace})"))
         .collect();
     let message = multiple_claims(&format!("TaskRun {task_run} does not run"), &used, claims);
     Reason::new(ReasonCode::TaskRunRefused, message)

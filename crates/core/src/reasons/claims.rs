@@ -7,9 +7,9 @@ texts! {
     claim_name_variable(workspace: &str, claim: &str): ClaimNameVariable =
         "Workspace {workspace:?} is bound to claim {claim:?}. The value of the variable in this name is not known, or it \
          differs between tasks of the run, so no placeholder mounts this claim. In mode workspaces, the pods that use the \
-         claim may run on different nodes. In other modes, the run's placeholder may be on a node that cannot reach the claim's volume. To prevent this, create a new run \
-         with a claim name that has no variables. Or, if the variable is a parameter, create a new run that sets this parameter \
-         in spec.params.";
+         claim may run on different nodes. In other modes, the run's placeholder may be on a node that cannot reach the claim's \
+         volume. To prevent this, create a new run with a claim name that has no variables. Or, if the variable is a parameter, \
+         create a new run that sets this parameter in spec.params.";
 
     claim_name_empty(workspace: &str): ClaimNameEmpty =
         "Workspace {workspace:?} is bound to a persistent volume claim without a name, so tekton-coscheduler ignores the \
@@ -23,16 +23,18 @@ texts! {
          tekton-coscheduler has reviewed the run. Then ask your operator to change that webhook.";
 
     volume_node_affinity_conflict(conflict: &Conflict, placeholder: &AssistantName): VolumeNodeAffinityConflict =
-        "No node can reach the volumes of all these claims: {conflict}. So no node can run a new pod of placeholder \
-         {placeholder}. Pods of the run that have no node yet wait for the placeholder's pod. Create the run again with claims \
-         that one node can reach. Or delete one of these claims, and create it again with the same name and another volume, so \
-         that one node can reach all the volumes. Then this run continues, and you need not create a new run.";
+        "No node can reach the volumes of all these claims, shown with the node affinity of each volume: {conflict}. So no node \
+         can run a new pod of placeholder {placeholder}. Pods of the run that have no node yet wait for the placeholder's pod. \
+         Create the run again with claims whose volumes the same node can reach. Or delete one of these claims, and create it \
+         again with the same name and another volume. If the same node can then reach all the volumes, this run continues, and \
+         you need not create a new run.";
 
     claims_apart(conflict: &Conflict, placeholder: &AssistantName, left_out: &str): VolumeNodeAffinityConflict =
-        "No node can reach the volumes of all these claims: {conflict}. So placeholder {placeholder} does not mount \
-         these claims: {left_out}. Pods that use only such unmounted claims run without the placeholder, and may run on different \
-         nodes. If a pod uses both an unmounted claim and a mounted claim, it waits, because no node can run it. To run all pods \
-         on one node, create the run again with claims that one node can reach.";
+        "No node can reach the volumes of all these claims, shown with the node affinity of each volume: {conflict}. So \
+         placeholder {placeholder} does not mount these claims: {left_out}. Pods that use only such unmounted claims run without \
+         the placeholder, and may run on different nodes. If a pod uses both an unmounted claim and a mounted claim, it waits, \
+         because no node can run it. To run all pods on one node, create the run again with claims whose volumes the same node \
+         can reach.";
 
     /// A placeholder does not mount a `ReadWriteOncePod` claim (V8). `workspace` is the workspace of the claim, or `None` if it
     /// is not known.
@@ -56,10 +58,11 @@ texts! {
 
     /// The nodes that a placeholder may use do not reach the volumes of all these claims (N3).
     volume_out_of_reach(conflict: &Conflict): VolumeOutOfReach =
-        "No node that the placeholder may use can reach the volumes of all these claims: {conflict}. The podTemplate of the run, \
-         of its tasks or of your operator's configuration limits the nodes that the placeholder may use. Change the podTemplate \
-         so that it allows a node that can reach these volumes, or use other claims. Then create the run again. A new node helps only if it can reach \
-         these volumes, and the podTemplate allows it.";
+        "No node that the placeholder may use can reach the volumes of all these claims, shown with the node affinity of each \
+         volume: {conflict}. The placeholder may use only the nodes that its podTemplate allows. This podTemplate comes from the \
+         run, from its tasks or from your operator's configuration. Change the podTemplate so that it allows a node that can \
+         reach these volumes, or use other claims. Then create the run again. A new node helps only if it can reach these \
+         volumes, and the podTemplate allows it.";
 
     /// Every node that reaches the volumes of a placeholder's claims is cordoned or tainted (N1). `first` has the name and the
     /// problem of one of these nodes. `more` is the number of the other nodes.
@@ -70,7 +73,7 @@ texts! {
         claims = claims.join(", "),
         more = match more {
             0 => String::new(),
-            1 => "; and 1 more node".to_owned(),
-            more => format!("; and {more} more nodes"),
+            1 => "; there is 1 more such node".to_owned(),
+            more => format!("; there are {more} more such nodes"),
         };
 }

@@ -17,8 +17,9 @@ texts! {
 
     reservation_of_claims(placeholder: &str, asked: &Amounts, asks: &Amounts): ReservationReduced =
         "The scheduler found no node for placeholder {placeholder}, which asked for {asked}. Only some nodes can reach the \
-         volumes of its claims. The placeholder now asks for {asks}: its own requests, and those of the largest pod that uses \
-         these claims, or that already waits for the placeholder. Pods that use none of these claims may run on other nodes.";
+         volumes of its claims. The placeholder now asks for {asks}: its own requests, and those of the largest pod that either \
+         uses one of these claims or already waits for the placeholder. Pods that use none of these claims may run on other \
+         nodes.";
 
     reservation_under_quota(placeholder: &str): ReservationReduced =
         "Placeholder {placeholder} reserves no room for the pods of the run at first, because a ResourceQuota of the namespace \
@@ -26,9 +27,9 @@ texts! {
          a pod of the run finds no room on the placeholder's node.";
 
     reservation_not_reduced(placeholder: &str, node: &str): ReservationRefused =
-        "The API server or the kubelet of node {node} did not reduce the requests of placeholder {placeholder} within 10 \
-         seconds. So the placeholder still holds room that pods of the run need. The placeholder's pod is created again, and \
-         reserves no room.";
+        "tekton-coscheduler reduces the requests of a placeholder when the placeholder has a node, so that pods of the run can \
+         use the room. But the API server or the kubelet of node {node} did not reduce the requests of placeholder {placeholder} \
+         within 10 seconds. So the placeholder's pod is created again, and reserves no room.";
 
     placeholder_asks_anew(pod: &str, placeholder: &str, node: &str): PlaceholderMoved =
         "The scheduler cannot bind pod {pod} to node {node}, where placeholder {placeholder} is. So the placeholder leaves \
@@ -43,9 +44,9 @@ texts! {
          the same node. So the placeholder's pod is created again. The new pod can run only on this node, and reserves no room.";
 
     pod_let_go(pod: &str, placeholder: &str): PodLetGo =
-        "Pod {pod} is now allowed to run on another node than placeholder {placeholder}. The scheduler found no node that \
-         reaches the volumes of the placeholder's claims and can take the placeholder and the pod. The pod uses none of \
-         these claims, so it need not run on the placeholder's node.";
+        "Pod {pod} is now allowed to run on another node than placeholder {placeholder}. The scheduler found no node that can \
+         take both of them and that reaches the volumes of the placeholder's claims. The pod uses none of these claims, so it \
+         need not run on the placeholder's node.";
 
     pod_away(pod: &str, placeholder: &str): PodLetGo =
         "Pod {pod} is now allowed to run on another node than placeholder {placeholder}, because no node can reach both the \
@@ -53,8 +54,9 @@ texts! {
 
     moves_exhausted(asking: &str, node: &str, moves: u32): MovesExhausted =
         "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The run's placeholders have asked \
-         the scheduler for other nodes {moves} times, and ask again only after another pod of the run has ended. The run \
-         continues when node {node} can take the pod, or when the placeholder gets another node that can take the pod.";
+         the scheduler for other nodes {moves} times, as often as is allowed. They may ask again only after another pod of the \
+         run has ended. The run continues when node {node} can take the pod, or when the placeholder gets another node that can \
+         take the pod.";
 
     resource_missing(asking: &str, node: &str, resource: &str): ResourceMissing =
         "The scheduler cannot bind {asking} to node {node}, where the pod's placeholder is. The placeholder stays there, because \
@@ -69,9 +71,9 @@ texts! {
         claims = claims.join(", ");
 
     claims_on_unsuitable_node(asking: &str, node: &str, claims: &[String]): ClaimsNotMovable =
-        "The node selector or node affinity of {asking} does not allow node {node}, but only this node can reach the volumes of \
-         these claims of the pod's placeholder: {claims}. So the pod cannot run. Use different claims for tasks that need \
-         different nodes, and create the run again.",
+        "Only node {node} can reach the volumes of these claims: {claims}. The placeholder of {asking} has these claims, so the \
+         placeholder and the pod must be on this node. But the node selector or node affinity of the pod does not allow this \
+         node. So the pod cannot run. Use different claims for tasks that need different nodes, and create the run again.",
         claims = claims.join(", ");
 
     reservation_given_up(placeholder: &str, asked: &Amounts, claims: &[String]): ReservationReduced =
@@ -88,8 +90,8 @@ texts! {
 
     claims_on_taken_node(placeholder: &str, claims: &[String]): ClaimsNotMovable =
         "Only one node can reach the volumes of these claims: {claims}. A pod on this node keeps placeholder {placeholder} away. \
-         Normally this pod is the placeholder of another run, and one of the two runs is isolated. `kubectl coschedule nodes \
-         -o wide` shows the pods on the node. The run continues when the other pod is gone.",
+         Normally this pod is the placeholder of another run, and one of the two runs is in mode isolate-pipelinerun. `kubectl \
+         coschedule nodes -o wide` shows the pods on the node. The run continues when the other pod is gone.",
         claims = claims.join(", ");
 
     /// The placeholder asks for `next` instead. If `next` is `None`, it reserves no room.

@@ -4,7 +4,7 @@ use crate::annotations::SCHEMA_VERSION;
 use crate::mode::Mode;
 use crate::names::AssistantName;
 use crate::overrides::Override;
-use crate::violation::Violation;
+use crate::violation::{self, Violation};
 
 use super::{Reason, ReasonCode};
 
@@ -46,11 +46,11 @@ texts! {
     part_of_pipeline_run(parent: &str): PartOfPipelineRun =
         "The run is a child of PipelineRun {parent:?}. Its pods use the placeholders of its topmost parent run.";
 
-    /// One placeholder serves the whole run (M3).
+    /// One placeholder serves these `pods` (M3, B1).
     coschedule_pipeline_run(pods: &str, placeholder: &AssistantName): CoschedulePipelineRun =
         "{pods} share the node of placeholder {placeholder}.";
 
-    /// One placeholder serves all pods of the run, and no other placeholder of the isolation scope may be on its node (M4).
+    /// One placeholder serves these `pods`. No other placeholder of the isolation scope may be on its node (M4, B1).
     isolate_pipeline_run(pods: &str, placeholder: &AssistantName): IsolatePipelineRun =
         "{pods} share the node of placeholder {placeholder}. No other placeholder in the run's isolation scope \
          (cluster or namespace) may be on this node.";
@@ -93,24 +93,22 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     };
     let annotation = setting.annotation();
     let message = format!(
-        "The run was created {cause}. This does not change any more, so its annotation {annotation} with value {chosen:?} has no \
-         effect. Possible causes: (1) The annotation was set after the run was created: somebody set it, or Tekton copied it \
-         from the run's Pipeline. (2) A resolver fetched the Pipeline, and one of its annotations has a value that is not \
-         allowed for this run. Then none of them has an effect.{more} If a value is not allowed, first ask your operator to allow it. \
-         Then create a new run with this annotation. \
-         You can set the annotation on the new run, on the Namespace, or on the run's Pipeline if that Pipeline is in this \
-         namespace."
+        "The run was created {cause}. This cannot change later, so the run's annotation {annotation} with value {chosen:?} has \
+         no effect. Possible causes: (1) Somebody set the annotation after the run was created, or Tekton then copied it from \
+         the run's Pipeline. (2) A resolver fetched the Pipeline, and one of the Pipeline's annotations has a value that is not \
+         allowed for this run. Then all of them are ignored.{more} If a value is not allowed, first ask your operator to allow \
+         it. To use the annotation, create a new run with this annotation. Set it on the new run, on the Namespace, or on the \
+         run's Pipeline if that Pipeline is in this namespace."
     );
     Reason::new(ReasonCode::OverrideIgnored, message)
 }
 
 /// The annotations pinned on the run cannot be read, or do not match the run's workspaces.
 pub fn pipeline_run_invalid(violations: &[Violation]) -> Reason {
-    let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
-    let violations = violations.join("; ");
+    let violations = violation::numbered(violations);
     let message = format!(
-        "The annotations that tekton-coscheduler wrote on the run cannot be read, or do not match the run's workspaces: \
-         {violations}. Create the run again."
+        "The annotations that tekton-coscheduler wrote on the run cannot be read, or do not match the run's workspaces. Create \
+         the run again. Faults: {violations}."
     );
     Reason::new(ReasonCode::PipelineRunInvalid, message)
 }

@@ -21,10 +21,11 @@ refusals! {
          must allow the placeholder's pod and a pod of the run at the same time.";
     /// A LimitRange does not allow the object.
     limit_range_violated: LimitRangeViolated,
-        "Change the LimitRange: the run then continues. Or change the refused value, and create the run again. For a claim, \
-         change the storage request in the volumeClaimTemplate. For a pod, ask your operator to change placeholder-cpu or \
-         placeholder-memory in ConfigMap coscheduler-config. If the error names a \"max limit to request ratio\", create the run again with \
-         annotation coscheduler.dev/placeholder-reserves: nothing. Your operator must allow this value.";
+        "Change the LimitRange: the run then continues. Or change the refused value, and create the run again. If a claim was \
+         refused, change the storage request in the volumeClaimTemplate. If a pod was refused, ask your operator to change \
+         placeholder-cpu or placeholder-memory in ConfigMap coscheduler-config. If the error names a \"max limit to request \
+         ratio\", create the run again with annotation coscheduler.dev/placeholder-reserves: nothing. This works only if your \
+         operator allows this value.";
     /// Pod Security does not allow the placeholder's pod.
     pod_security_violated: PodSecurityViolated,
         "Remove the field that this error names from the run's podTemplate, and create the run again. Or set a less \
@@ -55,8 +56,8 @@ refusals! {
     /// Other placeholders are on the nodes that an isolated placeholder could use.
     no_isolated_node: NoIsolatedNode,
         "The run continues by itself when a node matches the run's podTemplate, has room, and has no other placeholder of \
-         the isolation scope. If you do not want to wait, add such a node, or create the run again in a mode other than \
-         isolate-pipelinerun.";
+         the isolation scope (cluster or namespace). If you do not want to wait, add such a node, or create the run again in a \
+         mode other than isolate-pipelinerun.";
     /// Kubernetes refused the placeholder for another reason.
     placeholder_refused: PlaceholderRefused,
         "Correct the cause of this error. tekton-coscheduler repeats the request. The run continues when the API server accepts \

@@ -34,13 +34,13 @@ texts! {
         "The scheduler has chosen node {node} for pod {pod}, and may have to remove other pods first. Wait some seconds.";
 
     waits_for_own_pods(node: &str): WaitsForOwnPods =
-        "Not all pods of the run have room on node {node} at the same time. Wait until some of them have ended. To run more pods at the \
-         same time, use larger nodes, or reduce the requests of the pods.";
+        "Not all pods of the run have room on node {node} at the same time. Wait until some of them have ended. To run more pods \
+         at the same time, use larger nodes, or reduce the requests of the pods.";
 
     pod_cannot_follow(pod: &str, node: &str): PodCannotFollow =
         "Pod {pod} cannot run on node {node}, where its placeholder is. Normally tekton-coscheduler moves the placeholder within \
-         seconds, or an Event on the run says why this is not possible. But while a pod on this node follows the placeholder or \
-         uses its claims, the placeholder stays.";
+         seconds, or an Event on the run says why this is not possible. But the placeholder stays while this node has a pod that \
+         follows the placeholder, or a pod that uses one of the placeholder's claims.";
 
     pod_unschedulable(): PodUnschedulable =
         "The run has a pod that no node can run. An autoscaler may add a node. If none does, read the scheduler's message with \

@@ -30,9 +30,9 @@ pub(super) fn create(observed: &Observed, decision: &mut Decision) {
         let pod = observed.pod_named_for(spec.name.as_str());
         before_is_bound &= !spec.is_isolated() || pod.is_some_and(|pod| pod.node.is_some());
         let own = observed.placeholders.get(spec.name.as_str());
-        // An object with this name and another controller is never adopted (P7). The step that creates the placeholder then
-        // fails, and the error names the object's owner. If the specification requires a controller, a placeholder that is only
-        // a pod does not count either.
+        // An object with this name is never adopted if the run is not its controller (P7). The step that creates the
+        // placeholder then fails, and the error names the object's owner. If the specification has `Backend::Controlled`, a
+        // placeholder that is only a pod does not count either.
         match own.filter(|own| {
             let is_own = own.controller.as_ref().map(|it| &it.uid) == Some(&own.run_uid);
             is_own && (own.backend == Backend::Controlled || spec.backend == Backend::Pod)

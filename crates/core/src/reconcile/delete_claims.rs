@@ -38,8 +38,8 @@ pub(super) fn delete_claims(claims: &[Arc<KnownClaim>], decision: &mut Decision)
     Released::InProgress
 }
 
-/// True if `claim`, which `run` owns, is deleted when the run has ended. Either this product created the claim. Or Tekton created
-/// it, and the run's annotation asks for the deletion. A claim that the author created is never deleted.
+/// True if `claim`, which `run` owns, is deleted when the run has ended. Either this product created or adopted the claim. Or
+/// Tekton created it, and the run's annotation asks for the deletion. A claim that the author created is never deleted.
 pub fn goes_with(claim: &KnownClaim, run: Option<&PipelineRun>) -> bool {
     let given_up = || run.is_some_and(|run| auto_cleaned(run).contains(&claim.object.name));
     claim.by_us || (claim.by_tekton && given_up())

@@ -214,7 +214,7 @@ impl<'a> Placed<'a> {
             && decision.confirms(self.observed, pod, fresh)
     }
 
-    /// Lets those of the waiting pods that may run on another node run without their placeholder.
+    /// Lets waiting pods run without their placeholder, if they may run on another node.
     fn let_go(&self, waiting: &[&Pod], decision: &mut Decision) {
         for pod in waiting.iter().filter(|pod| self.is_free(pod)) {
             let answer = self.observed.answers.get(&pod.object.uid);
@@ -272,6 +272,6 @@ impl Decision {
 fn asking(pod: &Pod) -> String {
     match pod.needs.requests.to_string() {
         nothing if nothing.is_empty() => format!("pod {}", pod.object.name),
-        requests => format!("pod {} ({requests})", pod.object.name),
+        requests => format!("pod {} (requests: {requests})", pod.object.name),
     }
 }

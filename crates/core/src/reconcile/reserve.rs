@@ -100,9 +100,9 @@ impl<'a> Placed<'a> {
     fn open(&self, decision: &mut Decision) {
         let left = &self.own.record.left;
         let home = self.home();
-        // If the API server has answered that a pod belongs to another run, `followers` leaves out this pod. But a pod about
-        // which the API server has not answered yet may belong to another run too: any pod of the namespace can have these labels
-        // and this affinity.
+        // `followers` leaves out a pod only if the API server has answered that the pod belongs to another run. Until the API
+        // server answers, the pod may belong to another run too: any pod of the namespace can have the labels and the affinity
+        // of the run's pods.
         let confirmed = |pod: &&Pod| self.observed.answers.contains_key(&pod.object.uid);
         let waiting = self
             .followers()
@@ -125,8 +125,8 @@ impl<'a> Placed<'a> {
             // Before a restart, the manager may have increased the requests. Now the pod asks for no room, so reduce them.
             sizes.extend(self.less(&own.requests));
         }
-        // A placeholder without a controller has no record. But a pod that follows it and is older than its pod shows that it had
-        // another pod before.
+        // A placeholder without a controller has no record. But if a follower is older than the placeholder's pod, the
+        // placeholder had another pod before.
         let mut followers = self.followers().all();
         let is_younger =
             self.own.backend == Backend::Pod && followers.any(|pod| pod.created < self.pod.created);
@@ -159,8 +159,8 @@ impl<'a> Placed<'a> {
     /// A bound placeholder keeps no room, or, with [`Reserves::Peak`] and without a quota, the room for pods that do not exist
     /// yet.
     ///
-    /// Deletes the pod in two cases. First: the scheduler has not bound the pod, and the pod must be limited to other nodes than
-    /// it is. Second: the requests of a bound pod are not reduced for too long.
+    /// Deletes the pod in two cases. First: the scheduler has not bound the pod, and the pod's limit to certain nodes is
+    /// missing or out of date. Second: the pod is bound, and the reduction of its requests takes too long.
     fn reduce(&self, decision: &mut Decision) {
         if let Some(node) = &self.pod.node {
             if self.is_giving_up() {
@@ -216,7 +216,7 @@ impl<'a> Placed<'a> {
         }
     }
 
-    /// If the pod must be limited to other nodes than it is: the Event about the next pod.
+    /// The Event about the next pod, if this pod's limit to certain nodes is missing or out of date.
     fn other_nodes(&self) -> Option<Reason> {
         let name = self.spec.name.as_str();
         let home = self.home();
@@ -229,8 +229,8 @@ impl<'a> Placed<'a> {
         (!holds).then(|| reasons::placeholder_asks_without(name, limit))
     }
 
-    /// Adds `step`, which deletes the pod. If the placeholder's next pod would not start with the scheduling gate, adds the step
-    /// that changes this instead.
+    /// Adds `step`, which deletes the pod, once the placeholder's next pod is certain to start with the scheduling gate. Until
+    /// then, adds at most the step that sets the gate.
     pub(super) fn after_gate(&self, step: Step, decision: &mut Decision) {
         if !self.own.gated {
             let gate = Step::Gate(self.own.object.name.clone());

@@ -1,5 +1,5 @@
-//! The data from other objects than the run that determine the requests of the run's pods, the defaults of parameters, and the
-//! claims of Tasks.
+//! Data from objects other than the run. The data determine the requests of the run's pods, and contain the defaults of
+//! parameters and the claims of Tasks.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ const CONTAINERS: &str = "default-container-resource-requirements";
 const POD_TEMPLATE: &str = "default-pod-template";
 const RESULTS_FROM: &str = "results-from";
 
-/// The data from other objects than the run that determine the requests of the run's pods, the defaults of parameters (V9), and
-/// the claims in the `volumes` of Tasks (V1).
+/// Data from objects other than the run. The data determine the requests of the run's pods, and contain the defaults of
+/// parameters (V9) and the claims in the `volumes` of Tasks (V1).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Catalog {
     /// The tasks of the Pipeline that `spec.pipelineRef` names. Empty if this Pipeline is not known.

@@ -90,8 +90,8 @@ pub fn claims(
         .collect()
 }
 
-/// The merge patch that gives the claim `found` the labels and the owner of `made`. `None` if the StatefulSet did not make the
-/// claim, or if the claim is taken over already: the claim lacks a label of the StatefulSet's selector, or has an owner.
+/// The merge patch that gives the claim `found` the labels and the owner of `made`. `None` if the claim lacks a label of the
+/// StatefulSet's selector (the StatefulSet did not make it), or has an owner (it is taken over already).
 pub fn claim(
     owner: Owner<'_>,
     set: &StatefulSet,

@@ -65,7 +65,7 @@ pub fn opened(mut pod: Pod, size: Option<&Amounts>) -> Pod {
     pod
 }
 
-/// The properties that the StatefulSet that succeeds a placeholder's pod has in addition to the specification.
+/// Properties of the StatefulSet that succeeds a placeholder's pod, in addition to the specification.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Succession {
     /// The record of the manager's actions on the placeholder.

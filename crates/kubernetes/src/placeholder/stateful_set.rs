@@ -144,7 +144,7 @@ pub fn made_claims(owner: Owner<'_>, spec: &PlaceholderSpec) -> Vec<PersistentVo
     made(owner, spec, &spec.claim_templates).collect()
 }
 
-/// The claims that the StatefulSet controller makes from `templates` of a placeholder.
+/// The claims from `templates` of a placeholder, as the StatefulSet controller would make them.
 pub(super) fn made<'a>(
     owner: Owner<'a>,
     spec: &'a PlaceholderSpec,

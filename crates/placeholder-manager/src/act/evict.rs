@@ -1,5 +1,5 @@
-//! Deletes a pod that must leave its node, or the pod of a placeholder that needs another pod. If the placeholder is only this
-//! pod, it first gets a controller, which keeps the record of the manager's actions and creates the next pod.
+//! Deletes a pod that must leave its node, or a placeholder's pod that a new pod has to replace. If the placeholder is only
+//! this pod, it first gets a controller, which keeps the record of the manager's actions and creates the next pod.
 
 use coscheduler_core::observed::Observed;
 use coscheduler_core::reconcile::Step;

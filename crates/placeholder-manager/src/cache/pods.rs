@@ -137,8 +137,8 @@ impl Index {
         }
     }
 
-    /// Removes a pod that has ended or is gone. Returns the pod's run. For a bound pod of no placeholder, also returns the
-    /// other runs that use a claim of the pod: the pod may have kept their placeholders on its node.
+    /// Removes a pod that has ended or is gone. Returns the pod's run. If the pod was bound and is not a placeholder's pod,
+    /// also returns the other runs that use a claim of the pod: the pod may have kept their placeholders on its node.
     fn lose_pod(&mut self, key: &ObjectKey) -> Vec<RunKey> {
         let pod = self.pods.get(key).cloned();
         let mut news = self.forget_pod(key);

@@ -15,8 +15,8 @@ use super::store::Object as _;
 use super::{Before, Cache, Index, KnownRun, RunKey, used};
 
 impl Cache {
-    /// Stores a run. Returns the runs to reconcile. A run that is done and cleaned up is left out, unless the cache contained it
-    /// as not done: there may be thousands of such runs.
+    /// Stores a run. Returns the runs to reconcile. If the run is done and cleaned up, it is among them only if it was not done
+    /// in the cache before: there may be thousands of such runs.
     pub(crate) fn apply_run(&self, run: PipelineRun) -> Vec<RunKey> {
         let is_done = run.state == RunState::Done;
         let run = if is_done { run.reduced() } else { run };

@@ -1,4 +1,4 @@
-//! Turns a watch into a cache. All services use this module to follow Kubernetes objects.
+//! Turns a watch into a cache. Services use this module for their caches of Kubernetes objects.
 
 use std::collections::HashSet;
 use std::fmt::Debug;

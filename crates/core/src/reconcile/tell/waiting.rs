@@ -21,10 +21,9 @@ pub struct Wait<'a> {
     pub pod: &'a Pod,
     /// The cause.
     pub reason: Reason,
-    /// After this time, `reason` may change although no object changes, because `reason` may depend on the age of the scheduler's
-    /// message. At first, the message may be older than the placeholder's binding. If the message is still the same after this
-    /// time, it counts as newer than the binding, and `reason` changes. Zero if `reason` does not depend on the age of the
-    /// message.
+    /// After this time, `reason` changes even if no object changes. Until then, the scheduler's message may be older than the
+    /// placeholder's binding. Afterwards, an unchanged message counts as newer than the binding. Zero if `reason` does not
+    /// depend on the age of the message.
     pub recheck: Duration,
 }
 

@@ -146,7 +146,7 @@ fn n3_a_write_of_ours_that_is_refused_is_read_alike() {
     );
     for (prefix, remedy) in [
         ("", "accepts the request."),
-        ("maximum cpu usage per Pod is 1, ", "allow this value."),
+        ("maximum cpu usage per Pod is 1, ", "allows this value."),
     ] {
         let answer = format!("{prefix}{}", "é".repeat(1000));
         let long = refused("create claim ci/source", &answer).message;
