@@ -218,44 +218,39 @@ fn n2_a_task_without_volumes_that_fits_no_node_the_rest_fits_is_let_go() -> Outc
 fn p2_v1_a_placeholder_that_could_not_be_bound_follows_the_pods_that_were_bound_beside_it()
 -> Outcome {
     shared(async |scene| {
-        try_join_all([None, Some("1")].map(async |cpu| {
-            let scene = scene.stack.scene().await?;
-            scene.pool_of(&[("4", 110), ("4", 110)]).await?;
-            scene.refuse_to_bind_placeholders().await?;
-            let run = run("run")
-                .in_mode("pipelineruns")
-                .in_pool_of(&scene)
-                .template_of_class("source", MOVABLE_STORAGE_CLASS)
-                .task("one", &["source"], &[])
-                .lasting("one", 20);
-            let run = cpu.into_iter().fold(run, Run::asking);
-            scene.submit(run).await?;
-            let failed = |pods: &[Arc<Pod>]| pods.iter().find(|pod| has_failed(pod)).cloned();
-            let pods = scene
-                .until_all("are not bound", |pods| failed(pods).is_some())
-                .await?;
-            let first = failed(&pods).unwrap();
-            let mut twin = stranger_on(&scene.pool_node(1), "1");
-            twin.metadata.labels = first.metadata.labels.clone();
-            let twins = scene.api::<Pod>();
-            twins.create(&PostParams::default(), &twin).await?;
-            let bound = |pod: &Pod| pod.labels().contains_key(TASK_RUN) && node(pod).is_some();
-            scene.until_many("are bound", 1, bound).await?;
-            let at_once = DeleteParams::default().grace_period(0);
-            twins.delete(&twin.name_any(), &at_once).await?;
+        scene.pool_of(&[("4", 110), ("4", 110)]).await?;
+        scene.refuse_to_bind_placeholders().await?;
+        let run = run("run")
+            .in_mode("pipelineruns")
+            .in_pool_of(&scene)
+            .template_of_class("source", MOVABLE_STORAGE_CLASS)
+            .task("one", &["source"], &[])
+            .asking("1")
+            .lasting("one", 20);
+        scene.submit(run).await?;
+        let failed = |pods: &[Arc<Pod>]| pods.iter().find(|pod| has_failed(pod)).cloned();
+        let pods = scene
+            .until_all("are not bound", |pods| failed(pods).is_some())
+            .await?;
+        let first = failed(&pods).unwrap();
+        let mut twin = stranger_on(&scene.pool_node(1), "1");
+        twin.metadata.labels = first.metadata.labels.clone();
+        let twins = scene.api::<Pod>();
+        twins.create(&PostParams::default(), &twin).await?;
+        let bound = |pod: &Pod| pod.labels().contains_key(TASK_RUN) && node(pod).is_some();
+        scene.until_many("are bound", 1, bound).await?;
+        let at_once = DeleteParams::default().grace_period(0);
+        twins.delete(&twin.name_any(), &at_once).await?;
 
-            let next = |pod: &Pod| pod.name_any() == first.name_any() && pod.uid() != first.uid();
-            scene.until_many("are created again", 1, next).await?;
-            scene.refuse_no_more().await?;
-            let (_, placeholder) = scene.placeholder().await?;
-            assert_eq!(node(&placeholder), Some(scene.pool_node(1).as_str()));
-            let told = scene.told("run", "PlaceholderMoved").await?;
-            assert_eq!(told.len(), 1, "{told:?}");
-            scene.succeeds("run").await?;
-            scene.nothing_left_but(&[]).await
-        }))
-        .await?;
-        Ok(())
+        let next = |pod: &Pod| pod.name_any() == first.name_any() && pod.uid() != first.uid();
+        scene.until_many("are created again", 1, next).await?;
+        scene.refuse_no_more().await?;
+        let (_, placeholder) = scene.placeholder().await?;
+        assert_eq!(node(&placeholder), Some(scene.pool_node(1).as_str()));
+        let told = scene.told("run", "PlaceholderMoved").await?;
+        assert_eq!(told.len(), 1, "{told:?}");
+        scene.succeeds("run").await?;
+        scene.nothing_left_but(&[]).await
     })
 }
 

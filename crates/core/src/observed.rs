@@ -370,6 +370,10 @@ pub enum Sight {
     Resizing(String, String),
     /// The scheduler finds no node for the pod with this uid and these requests.
     Refused(String, String),
+    /// The scheduler could not bind the placeholder pod with this uid.
+    Failed(String),
+    /// As `Failed`, and the scheduler has bound pods of the run, and may choose another node for the placeholder.
+    Parted(String),
 }
 
 /// The API server's answer about the TaskRun of a waiting pod.

@@ -141,8 +141,8 @@ pub struct Unscheduled {
     /// True if the scheduler found no node: the condition's reason is `Unschedulable`, and the scheduler has not nominated a node
     /// on which it makes room by preemption.
     pub no_node: bool,
-    /// True if the scheduler chose a node, but could not bind the pod to it: the condition's reason is `SchedulerError`. After a
-    /// second or more, the scheduler chooses a node again.
+    /// True if the scheduler met an error, normally because it could not bind the pod to the node that it had chosen: the
+    /// condition's reason is `SchedulerError`. After a second or more, the scheduler chooses a node again.
     pub failed: bool,
     /// The condition's message.
     pub message: Option<String>,

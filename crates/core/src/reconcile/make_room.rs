@@ -153,15 +153,22 @@ impl<'a> Placed<'a> {
         if !self.may_act(pod, moves, moved.map(|done| done.last).max(), decision) {
             return None;
         }
-        let reason = reasons::placeholder_asks_anew(&pod.object.name, &self.own.object.name, node);
-        let before = &self.own.record;
-        let record = Record {
-            left: Some(node.to_owned()),
-            moved: before.moved.clone().filter(|_| before.ended >= ended),
-            ended,
-            ..before.clone()
-        };
-        self.after_gate(ask_again(self, record, reason), decision);
+        let placeholder = &self.own.object.name;
+        if !self.own.gated {
+            decision.steps.push(Step::Gate(placeholder.clone()));
+        } else if self.own.observed {
+            // The controller of the placeholder has observed the version with the gate, so it creates the next pod from this
+            // version.
+            let reason = reasons::placeholder_asks_anew(&pod.object.name, placeholder, node);
+            let before = &self.own.record;
+            let record = Record {
+                left: Some(node.to_owned()),
+                moved: before.moved.clone().filter(|_| before.ended >= ended),
+                ended,
+                ..before.clone()
+            };
+            decision.steps.push(ask_again(self, record, reason));
+        }
         None
     }
 

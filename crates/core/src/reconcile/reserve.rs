@@ -37,6 +37,9 @@ const RESIZED: Duration = Duration::from_secs(10);
 /// The scheduler normally tries to bind a pod with new requests within this time.
 const REFUSED: Duration = Duration::from_secs(5);
 
+/// If the scheduler could not bind a pod, it chooses a node for the pod again after one to two seconds.
+const PAUSE: Duration = Duration::from_millis(1500);
+
 /// The nodes that may take a placeholder's pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
@@ -169,16 +172,15 @@ impl<'a> Placed<'a> {
             let less = self.less(&self.kept());
             let step = less.map(|size| self.shrink(size, None));
             decision.steps.extend(step);
-        } else if self.may_part()
+        } else if self.may_part(decision)
             && let Some(reason) = self.other_nodes()
         {
-            // The scheduler is not binding the pod now: it pauses for at least a second after a failed binding.
-            self.after_gate(evict(self.pod, None, reason), decision);
+            decision.steps.push(evict(self.pod, None, reason));
         } else if self.is_refused(decision) {
             if let Some(reason) = self.other_nodes() {
                 // The scheduler binds several pods at the same time, so it may be binding this pod now.
                 if self.refused_for(MOMENT, decision) {
-                    self.after_gate(evict(self.pod, None, reason), decision);
+                    decision.steps.push(evict(self.pod, None, reason));
                 }
                 return;
             }
@@ -219,7 +221,8 @@ impl<'a> Placed<'a> {
     /// The Event about the next pod, if this pod's limit to certain nodes is missing or out of date.
     fn other_nodes(&self) -> Option<Reason> {
         let name = self.spec.name.as_str();
-        let home = self.home();
+        // Only a pod that starts with the gate can be limited to one node.
+        let home = self.home().filter(|_| self.own.gated);
         let Some(limit) = &self.labels.limited_by else {
             return home.map(|home| reasons::placeholder_returns(name, &home));
         };
@@ -227,19 +230,6 @@ impl<'a> Placed<'a> {
         let holds =
             home.is_some_and(|home| on_node(&home) == *limit) || limits.any(|it| it == *limit);
         (!holds).then(|| reasons::placeholder_asks_without(name, limit))
-    }
-
-    /// Adds `step`, which deletes the pod, once the placeholder's next pod is certain to start with the scheduling gate. Until
-    /// then, adds at most the step that sets the gate.
-    pub(super) fn after_gate(&self, step: Step, decision: &mut Decision) {
-        if !self.own.gated {
-            let gate = Step::Gate(self.own.object.name.clone());
-            decision.steps.push(gate);
-        } else if self.own.observed {
-            // The controller of the placeholder has observed the version with the gate, so it creates the next pod from this
-            // version.
-            decision.steps.push(step);
-        }
     }
 
     /// The step that reduces the requests of the pod.
@@ -272,9 +262,17 @@ impl<'a> Placed<'a> {
 
     /// True if the scheduler has bound pods of the run, but could not bind the placeholder's pod beside them, and may choose
     /// another node for it at the next try.
-    fn may_part(&self) -> bool {
-        let failed = self.pod.unscheduled.as_ref().is_some_and(|it| it.failed);
-        failed && self.home().is_some_and(|home| self.may_be_elsewhere(&home))
+    fn may_part(&self, decision: &mut Decision) -> bool {
+        if !self.pod.unscheduled.as_ref().is_some_and(|it| it.failed) {
+            return false;
+        }
+        let uid = &self.pod.object.uid;
+        let failed = Sight::Failed(uid.clone());
+        let pauses = !decision.lasts_in(self.observed, failed, PAUSE).is_zero();
+        let home = self.home();
+        home.is_some_and(|home| self.may_be_elsewhere(&home))
+            // After the pause, the scheduler may be binding the pod beside the others.
+            && (pauses || decision.lasts(self.observed, Sight::Parted(uid.clone()), MOMENT))
     }
 
     /// True if the scheduler has found no node for the newest version of the pod. The scheduler updates the condition's

@@ -21,20 +21,17 @@ impl<'a> Placed<'a> {
         nodes.find(|node| misplaced(own, self.observed.node(node)).is_none())
     }
 
-    /// True if another node than `home` may take the placeholder. False while the volume of a bound pod's claim is not known,
-    /// because perhaps only `home` reaches this volume.
+    /// True if `home` and also another node may take the placeholder. False while the volume of a claim is not known, because
+    /// perhaps only one node reaches this volume.
     pub(super) fn may_be_elsewhere(&self, home: &str) -> bool {
         let claims = self.observed.claims_of(self.spec, self.pod);
-        let bound = self.followers().all().filter(|pod| pod.node.is_some());
-        let mut used = bound.flat_map(|pod| &pod.claims);
         let has_volume = |claim| {
             let seen = self.observed.volumes.get(claim);
             seen.is_some_and(|seen| seen.volume.is_some())
         };
-        used.all(|claim| !claims.contains(claim) || has_volume(claim))
-            && self
-                .good_nodes(&self.own.needs)
-                .any(|node| node.name != home)
+        let nodes = self.good_nodes(&self.own.needs);
+        let (at_home, elsewhere): (Vec<_>, Vec<_>) = nodes.partition(|node| node.name == home);
+        claims.iter().all(has_volume) && !at_home.is_empty() && !elsewhere.is_empty()
     }
 
     /// Up to [`NODES`] nodes that are large enough for the placeholder and this pod, without the node that the placeholder
