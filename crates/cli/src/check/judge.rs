@@ -91,9 +91,10 @@ pub(super) fn tekton_flag(feature_flags: Option<&BTreeMap<String, String>>) -> J
 /// Our ConfigMap must be valid.
 pub(super) fn configuration(data: Option<&BTreeMap<String, String>>) -> Judged {
     let Some(data) = data else {
-        return failed(
-            "ConfigMap coscheduler-config does not exist. If the services have read a valid ConfigMap before, its values stay in \
-             force. Otherwise new runs are not coscheduled. Create the ConfigMap; an empty one gives every key its default.",
+        return warning(
+            "ConfigMap coscheduler-config does not exist. Before the installation, this is normal. After it, new runs are not \
+             coscheduled, unless the services read a valid ConfigMap earlier. Create the ConfigMap. If it is empty, every key has \
+             its default.",
         );
     };
     match config::check(data) {
