@@ -16,7 +16,7 @@ use axum_server::Handle;
 use tokio_util::sync::CancellationToken;
 
 /// How long the webhook still answers reviews after the process begins to stop. If a connection has no review in this time, it
-/// counts as idle, and is closed then.
+/// counts as idle, and is closed at the end of this time.
 const LAST_REVIEWS: Duration = Duration::from_secs(3);
 /// The longest time that reviews under way may take after that.
 const GRACE: Duration = Duration::from_secs(6);

@@ -1,8 +1,8 @@
 //! Admission of a new TaskRun or CustomRun. Tekton has copied our annotations from the PipelineRun. Admission removes the
 //! reserved annotations, except `pipeline.tekton.dev/affinity-assistant`, which Tekton's pod builder reads. Into this annotation,
 //! admission writes the name of the placeholder that the run's pinned mode requires, even if Tekton wrote another name (M9). In
-//! mode `workspaces`, admission makes a TaskRun with more than one claim fail (M2). *Shared* claims tie no pod to a node, and do
-//! not count (V8).
+//! mode `workspaces`, admission makes a TaskRun with more than one claim fail (M2). A claim that several nodes can mount at once
+//! does not count if `coschedule-claims` was `node-bound` when the run was created (V8).
 
 mod bindings;
 

@@ -1,7 +1,8 @@
 //! The claims of a run's workspaces and volumes: existing claims, and claims that Tekton creates. When the run is created,
 //! admission pins the claims whose names it knows (V3, V6, V9). The names of other claims become known when Tekton has fetched
-//! the Pipeline. In mode `workspaces`, each claim with a known name has a placeholder, except *shared* claims, which tie no pod
-//! to a node (V8). In this mode, a TaskRun gets the placeholder of one of these claims, or no placeholder.
+//! the Pipeline. In mode `workspaces`, each claim with a known name has a placeholder, with one exception: with
+//! `coschedule-claims: node-bound`, a claim that several nodes can mount at once is *shared*, and has no placeholder (V8). In
+//! this mode, a TaskRun gets the placeholder of one of these claims, or no placeholder.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -94,7 +94,7 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     let annotation = setting.annotation();
     let message = format!(
         "The run was created {cause}. This cannot change later, so the run's annotation {annotation} with value {chosen:?} has \
-         no effect. Possible causes: (1) Somebody set the annotation after the run was created, or Tekton then copied it from \
+         no effect. Possible causes: (1) After the run was created, somebody set the annotation, or Tekton copied it from \
          the run's Pipeline. (2) A resolver fetched the Pipeline, and one of the Pipeline's annotations has a value that is not \
          allowed for this run. Then all of them are ignored.{more} If a value is not allowed, first ask your operator to allow \
          it. To use the annotation, create a new run with this annotation. Set it on the new run, on the Namespace, or on the \

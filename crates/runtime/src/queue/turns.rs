@@ -63,8 +63,8 @@ impl<K: Namespaced> Turns<K> {
         self.ready += 1;
     }
 
-    /// The next key to work on. `None` if no key is ready, or only keys of namespaces that use their whole share.
-    /// [`Self::ended`] must follow when the work has ended.
+    /// The next key to work on. `None` if no key is ready, or if all ready keys belong to namespaces that use their
+    /// whole share. [`Self::ended`] must follow when the work has ended.
     pub(super) fn next(&mut self) -> Option<K> {
         for _ in 0..self.order.len() {
             let namespace = self.order.pop_front()?;
