@@ -1,5 +1,5 @@
-//! Reads the access modes of claims that a new PipelineRun names (V8). There is no cache of claims, because few reviews need one:
-//! only those of runs in mode `workspaces` that name existing claims, and only with `coschedule-claims: node-bound`.
+//! Reads the access modes of claims that a new PipelineRun names (V8). There is no cache of claims, because few reviews need
+//! claims: only reviews of runs in mode `workspaces` that name existing claims, and only with `coschedule-claims: node-bound`.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -78,7 +78,7 @@ impl Webhook {
     }
 
     /// The stored PipelineRun with this name, read from the API server. There is no cache of whole PipelineRuns, because few
-    /// reviews need one, and a cache would have to keep up with every change of `status`.
+    /// reviews need a whole PipelineRun, and a cache would have to keep up with every change of `status`.
     async fn stored(
         &self,
         namespace: &str,

@@ -239,8 +239,8 @@ pub fn reconcile(observed: &Observed) -> Decision {
     decision
 }
 
-/// Sets `control` in the steps that delete the pod of a placeholder of [`Backend::Pod`]. If there is no plan of the placeholder,
-/// removes the step, so that the pod stays.
+/// Sets field `control` of each step [`Step::Evict`] that deletes the pod of a placeholder of [`Backend::Pod`]. If the plan
+/// does not contain the placeholder, removes the step, so that the pod stays.
 fn give_controllers(observed: &Observed, steps: &mut Vec<Step>) {
     steps.retain_mut(|step| {
         let Step::Evict { pod, control, .. } = step else {

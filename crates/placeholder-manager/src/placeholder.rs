@@ -101,8 +101,8 @@ impl Requests {
     }
 
     /// Creates the claims of a placeholder that is only a pod, and then the pod. If this pod exists but has ended, this
-    /// function deletes it and fails, and the next try creates the pod. (The StatefulSet controller replaces an ended pod of
-    /// its own.)
+    /// function deletes it and fails, and the next try creates the pod. (If a pod of a StatefulSet ends, the StatefulSet
+    /// controller replaces it.)
     async fn create_pod(
         &self,
         run: &PipelineRun,

@@ -46,8 +46,8 @@ impl Authority {
         self.certificate.pem()
     }
 
-    /// Writes the files of a Secret of cert-manager into `folder`: `ca.crt`, and `tls.crt` and `tls.key` for a process with these
-    /// names and addresses. The process may be a server and a client.
+    /// Writes three files into `folder`, named as in a Secret of cert-manager: `ca.crt`, and `tls.crt` and `tls.key` for a
+    /// process with these names and addresses. The certificate is for servers and for clients.
     ///
     /// # Errors
     /// A name is malformed, or a file cannot be written.

@@ -88,7 +88,7 @@ impl Balancer {
         lock(&self.endpoints).addresses = addresses;
     }
 
-    /// Holds back all data, and also the end of connections, without an error at either end. New connections are accepted, but
+    /// Holds back all data, and also the closing of connections. Neither side sees an error. New connections are accepted, but
     /// their data is held back too.
     pub fn cut(&self) {
         self.passage.send_modify(|passage| passage.cut = true);
@@ -99,7 +99,7 @@ impl Balancer {
         self.passage.send_modify(|passage| passage.cut = false);
     }
 
-    /// Holds back all data of the connections that exist, and also their end, for ever and without an error at either end. New
+    /// Holds back all data of the existing connections, and also their closing, for ever. Neither side sees an error. New
     /// connections carry data.
     pub fn freeze(&self) {
         let now = Some(Instant::now());
@@ -164,7 +164,7 @@ async fn carry(
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
-    // An error in one direction ends both directions, so both ends see the end of the connection.
+    // An error in one direction stops both directions, so client and endpoint see that the connection closes.
     let _ = tokio::try_join!(
         forward(from_client, to_server, passage.clone(), accepted),
         forward(from_server, to_client, passage, accepted),

@@ -329,7 +329,7 @@ impl fmt::Debug for TestBed {
     }
 }
 
-/// Starts all parts, and waits until they are ready. Returns the API server's port and a client.
+/// Starts all parts, and waits until they are ready. Returns the API server's port, a client and the kubelets.
 async fn start_parts(
     site: &Site,
     karpenter: Option<&Binaries>,

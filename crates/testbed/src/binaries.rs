@@ -227,8 +227,8 @@ impl Build {
     /// Builds programs of one module together, because the linker keeps only one processor busy. So `go` compiles the packages
     /// of one program while it links another.
     fn of_module(&self, module: &str, programs: &[&Program]) -> Result<()> {
-        // The folder has the process id in its name, because the compiler of a build that was killed may still write its own
-        // unfinished files.
+        // The folder has the process id in its name, because the compiler of a killed build may still write into the folder of
+        // that build.
         let folder = format!(".{module}.{}.part", std::process::id());
         let folder = self.binaries.folder.join(folder);
         fs::create_dir_all(&folder)
@@ -258,8 +258,7 @@ impl Build {
     }
 }
 
-/// The name that `go build` gives the program of a package: the last element of the package's path, without the element for the
-/// major version.
+/// The name that `go build` gives the program of a package: the last element of the package's path that is not a major version.
 fn built_name(package: &str) -> &str {
     let is_version = |name: &&str| {
         let number = name.strip_prefix('v');

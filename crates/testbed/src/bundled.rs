@@ -1,4 +1,4 @@
-//! Files from the Go modules of the test bed that are not programs: Tekton's manifests, KWOK's stages and Karpenter's
+//! Files, other than programs, from the Go modules of the test bed: Tekton's manifests, KWOK's stages and Karpenter's
 //! CustomResourceDefinitions. The build copies them from the module cache, so that a boot needs neither `go` nor the module
 //! cache.
 

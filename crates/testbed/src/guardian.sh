@@ -1,7 +1,7 @@
 #!/bin/sh
 # The guardian: ends a group of processes when the owner of the group has ended (see process.rs). It runs as the argument of `sh
-# -c`. No state outlives the group, so no member gets the time to end by itself: after SIGTERM, Tekton's controller keeps all
-# processors busy for more than a second.
+# -c`. No member gets time to end by itself, because no state outlives the group. After SIGTERM, Tekton's controller would keep
+# all processors busy for more than a second.
 group=$1 folder=$2 stay=
 end() {
   trap '' TERM INT HUP

@@ -155,11 +155,11 @@ struct Kubelet {
     room: Option<Room>,
     /// True if condition `Ready` of the node is `Unknown`. Then this kubelet decides nothing.
     silent: bool,
-    /// The pods that wait until the node is known, and the pods whose resize waits, by uid.
+    /// The pods that wait while the node is unknown or silent, and the pods whose resize waits, by uid.
     waiting: BTreeMap<String, Pod>,
     /// The pods of an incomplete list, by uid. The watch delivers the pods of a list one by one.
     listed: BTreeMap<String, Pod>,
-    /// The deleted pods that this kubelet has ended, by uid. The API server may change such a pod once more.
+    /// The deleted pods that this kubelet has ended, by uid. The API server may change such a pod once more. This is ignored.
     ended: BTreeSet<String>,
 }
 
@@ -253,7 +253,7 @@ impl Kubelet {
     }
 }
 
-/// True if the node controller of Kubernetes has not heard from the kubelet for its grace period.
+/// True if the node controller of Kubernetes has heard nothing from the kubelet for longer than the grace period.
 fn is_silent(node: &Node) -> bool {
     let status = node.status.as_ref();
     let mut conditions = status

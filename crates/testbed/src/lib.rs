@@ -1,7 +1,7 @@
 //! Boots a real control plane on loopback for the demo, tests and benchmarks: etcd, the Kubernetes API server, controller
 //! manager and scheduler, Tekton's controller and webhook, and, if the configuration says so, Karpenter. KWOK simulates nodes,
 //! kubelets and the storage provisioner. `kubelet.rs` adds functions of a kubelet that KWOK lacks: for example, it rejects pods
-//! that do not fit on their node, and deletes an ended pod by its uid. The test bed needs no container engine.
+//! that do not fit on their node, and removes the objects of deleted pods. The test bed needs no container engine.
 //!
 //! ```no_run
 //! # async fn example() -> anyhow::Result<()> {

@@ -135,7 +135,7 @@ pub(crate) fn what(object: &Value) -> String {
 
 type Kinds = BTreeMap<(String, String), (ApiResource, ApiCapabilities)>;
 
-/// The kinds of `objects`, as the API server discovers them.
+/// The kinds of `objects`, from the API server's discovery.
 async fn kinds_of(client: &Client, objects: &[&Value]) -> Result<Kinds> {
     let mut kinds = Kinds::new();
     for object in objects {

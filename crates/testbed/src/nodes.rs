@@ -138,7 +138,7 @@ pub(crate) async fn add(
         .await
 }
 
-/// Waits until as many nodes as configured are ready and have no taints.
+/// Waits until exactly `nodes` nodes are ready and have no taints.
 pub(crate) async fn wait(site: &Site, client: &Client, nodes: usize) -> Result<()> {
     let api: Api<Node> = Api::all(client.clone());
     until(

@@ -26,7 +26,7 @@ use member::{Member, cpu_seconds, pid, tail};
 /// the pipe.
 const GUARDIAN: &str = include_str!("guardian.sh");
 
-/// How long the guardian may take to end the group. After this time, the owner ends it.
+/// How long the guardian may take to end the group. After this time, the owner ends the group itself.
 const GUARDIAN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A group of processes that ends with its owner, however the owner ends.

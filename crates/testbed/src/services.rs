@@ -114,10 +114,10 @@ impl Services {
         }
     }
 
-    /// Creates the missing objects in the cluster, except the webhook configurations, starts the five services and waits until
-    /// they are ready. It does not wait for the admission-webhook, which is ready only after [`Services::register`]. If the
-    /// future or the result is dropped, the processes end. Accounts and rights then stay until [`Services::remove`] or the next
-    /// start.
+    /// Creates the missing objects in the cluster (but not the webhook configurations), then starts the five services, and
+    /// waits until they are ready. It does not wait for the admission-webhook, which is ready only after
+    /// [`Services::register`]. If the future or the result is dropped, the processes end. Accounts and rights then stay until
+    /// [`Services::remove`] or the next start.
     ///
     /// # Errors
     /// The API server refuses a request, a port is taken, a service is not ready in time, a service ends early (the error

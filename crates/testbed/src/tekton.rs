@@ -82,8 +82,9 @@ fn is_controller_lease(lease: &Lease) -> bool {
     name.contains("pipelinerun.reconciler") && holder.is_some_and(|holder| !holder.is_empty())
 }
 
-/// Creates the webhook's certificate, and writes it into its Secret and the CustomResourceDefinitions. Without it, the webhook
-/// creates one itself and updates these definitions, so that the API server sets up their kinds a second time.
+/// Creates a certificate for the webhook, and writes it into the webhook's Secret and the CustomResourceDefinitions. Otherwise,
+/// the webhook would create a certificate itself and update these definitions, and the API server would set up their kinds a
+/// second time.
 fn certify(site: &Site, objects: &mut [Value]) -> Result<()> {
     let folder = site.folder.join("credentials").join(WEBHOOK_SERVICE);
     let authority = Authority::new()?;

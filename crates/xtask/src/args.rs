@@ -36,9 +36,9 @@ pub(crate) enum Command {
     /// First runs the benchmark of the decisions (1, 10 and 100 workspaces). Then boots a test bed with the five services, and
     /// creates examples/two-volumes.yaml as a dry run, alternately in a namespace with our webhook and in a namespace without
     /// it. Prints medians and 99th percentiles of the times. Last, runs the same PipelineRuns with our services and with
-    /// Tekton's own affinity assistant while their node is lost or full, and prints how many seconds each needs. No figure
-    /// makes this command fail. Run it on an idle machine. `cargo xtask bench compare`, `saturated` and `scale` are other
-    /// benchmarks.
+    /// Tekton's own affinity assistant while the node of the runs is lost or full, and prints how long each of the two needs.
+    /// No figure makes this command fail. Run it on an idle machine. `cargo xtask bench compare`, `saturated` and `scale` are
+    /// other benchmarks.
     Bench(BenchArgs),
     /// Run all checks of continuous integration: fmt, tidy, clippy, doc, deny, bench, test
     ///
@@ -69,7 +69,7 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: TestbedCommand,
     },
-    /// Run the five services as local processes against any cluster
+    /// Run the five services as local processes against a local cluster
     ///
     /// Creates namespace coscheduler-system and ConfigMap coscheduler-config (coschedule: pipelineruns) if they are absent.
     /// Applies the service accounts, rights, Leases, Secret and webhook configurations in folder deploy. The webhooks get

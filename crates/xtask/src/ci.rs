@@ -78,8 +78,8 @@ pub(crate) async fn run(workspace: &Workspace) -> anyhow::Result<()> {
         println!("\n== {} ==", step.name());
         if matches!(step, Step::Clippy) {
             // Builds the programs of test beds at the same time as the next steps, because much of Go's build keeps only one
-            // processor busy. The tests build what is missing, so they report an error of this build. The build starts after
-            // `tidy`, because `tidy` needs only one of these programs, and would wait for all.
+            // processor busy. An error of this build is ignored: the tests build what is missing, and then report it. The build
+            // starts after `tidy`, because `tidy` needs only one of these programs, and would wait for all.
             drop(tokio::spawn(binaries::all_beds()));
         }
         let began = Instant::now();
@@ -154,7 +154,7 @@ async fn run_step(workspace: &Workspace, step: Step) -> anyhow::Result<Outcome> 
                 .args(["bans", "licenses", "sources"]);
             succeed(&mut deny).await
         }
-        // No figure is checked. The sides of the other mode would show nothing new about the benchmark.
+        // No figure is checked. Measurements in the other mode would show nothing new about the benchmark.
         Step::Bench => {
             cargo(
                 workspace,

@@ -1,8 +1,8 @@
 //! `cargo xtask release` writes the files of a release: `release.yaml` (deploy/base with the images by digest), `sbom.cdx.json`
-//! (CycloneDX), an archive of the kubectl plugin for each architecture, its manifest for krew, and `SHA256SUMS`. It builds no
-//! images and pushes nothing: `.github/workflows/release.yaml` builds and pushes the images before it calls this command, and
-//! signs them later. With `--check`, this command writes none of these files. Instead, it runs a service as its image does; see
-//! module `image`.
+//! (CycloneDX), an archive of the kubectl plugin for this machine, the plugin's manifest for krew, and `SHA256SUMS`. It builds
+//! no images and pushes nothing: `.github/workflows/release.yaml` builds and pushes the images before it calls this command,
+//! and signs them later. With `--check`, this command writes none of these files. Instead, it runs a service as its image does;
+//! see module `image`.
 
 mod image;
 mod plugin;
@@ -161,7 +161,7 @@ fn by_digest(
 /// The standard output of a program.
 ///
 /// # Errors
-/// The program cannot be started or fails. The error has its standard error.
+/// The program cannot be started or fails. The error contains the program's stderr.
 async fn output(command: &mut Command) -> anyhow::Result<String> {
     let program = command.as_std().get_program().display().to_string();
     let output = command.output().await;

@@ -1,4 +1,5 @@
-//! `cargo xtask services`: runs the five services against any cluster, until a signal or until one of the services ends.
+//! `cargo xtask services`: runs the five services against a local cluster, until a signal arrives or `Services::failed`
+//! returns.
 
 use std::io::Write as _;
 

@@ -125,8 +125,8 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
     };
     let raise = placeholder.and_then(|own| raise(own));
     let is_only_a_pod = placeholder.is_some_and(|own| own.backend == Backend::Pod);
-    // An earlier reconcile or another program has deleted the pod already. Then only the Event is left to publish, unless the
-    // placeholder needs the higher PriorityClass or a controller for its next pod.
+    // Perhaps an earlier reconcile or another program has deleted the pod already. Then only the Event is left to publish,
+    // unless the placeholder needs the higher PriorityClass or a controller for its next pod.
     if pod.object.deleting && !at_once {
         decision.events.push(reason.clone());
         if raise.is_none() && !is_only_a_pod {

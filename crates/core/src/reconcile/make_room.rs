@@ -100,7 +100,7 @@ impl<'a> Placed<'a> {
         seen.any(SeenClaim::limits_nodes)
     }
 
-    /// True if pods on the node follow the placeholder, or use its claims. Such pods may belong to other runs.
+    /// True if pods on the node follow the placeholder, or use its claims. (Pods that use its claims may belong to other runs.)
     fn must_stay(&self, node: &str) -> bool {
         let follows = |pod: &Pod| pod.follows.contains(&self.own.object.name);
         let of_run = self.observed.pods.values().filter(|pod| follows(pod));
@@ -172,8 +172,9 @@ impl<'a> Placed<'a> {
         None
     }
 
-    /// True if a step for the pod may be taken now. Three conditions must hold: the pod is confirmed; the scheduler has tried
-    /// the pod since the placeholder was bound; and the pause after the last of `times` steps is over.
+    /// True if a step for the pod may be taken now. Three conditions must hold: the pod is confirmed; the time in which the
+    /// scheduler normally tries the pod again ([`Self::tried_in`]) is over; and so is the pause after `times` steps, the last
+    /// one at `last`.
     fn may_act(
         &self,
         pod: &Pod,

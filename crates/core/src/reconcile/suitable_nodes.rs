@@ -1,4 +1,4 @@
-//! The nodes that suit a placeholder, and the pods that follow it.
+//! Finds nodes that suit both a placeholder and the pods that follow it.
 
 use super::evacuate::{Node, misplaced};
 use super::requests::Amounts;

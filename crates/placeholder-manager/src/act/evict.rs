@@ -44,7 +44,8 @@ impl Reconciler {
             let volumes = volumes(spec, &self.seen(run, spec).await?);
             let record = update.as_ref().map(|it| it.record.clone());
             let succession = Succession {
-                // If the node is bad, the next pod may go to any other node, so it needs the gate only to reserve room.
+                // If the node is bad, the next pod may go to any other node, so it gets the gate only if the placeholder
+                // reserves room.
                 gated: record.as_ref().is_none_or(|it| it.moved.is_some()),
                 record: record.unwrap_or_default(),
                 raised: raise.is_some() && self.requests.can_raise(run).await,

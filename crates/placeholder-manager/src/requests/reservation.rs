@@ -60,7 +60,7 @@ impl Requests {
     }
 
     /// True if the API server serves subresource `pods/resize`. Without it, a placeholder could never reduce its requests.
-    /// Keeps the API server's answer, but no error.
+    /// Remembers the API server's answer, but no error.
     pub(crate) async fn can_resize(&self) -> Result<bool, Error> {
         let ask = async || {
             let served = retried(|| self.client.list_core_api_resources("v1")).await?;

@@ -19,7 +19,7 @@ const PERIOD: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(super) struct Balancing {
     fronts: Vec<Arc<Front>>,
-    /// One task for each replica. The tasks own the balancers.
+    /// One task for each replica. The tasks and `fronts` share the balancers.
     _probes: JoinSet<()>,
 }
 

@@ -60,7 +60,7 @@ impl Link {
         }
     }
 
-    /// All links between the services and the API server.
+    /// All links among the services and the API server.
     pub fn all() -> impl Iterator<Item = Self> {
         let of = |from: Service| {
             let asked = from.calls().iter().map(|service| Peer::from(*service));
@@ -128,8 +128,7 @@ impl Services {
         self.link(link).map(Balancer::heal)
     }
 
-    /// Freezes the connections of a link that exist: they stay open, and never carry data again. New connections carry
-    /// data.
+    /// Freezes the existing connections of a link: they stay open, and never carry data again. New connections carry data.
     ///
     /// # Errors
     /// As [`Services::cut`].

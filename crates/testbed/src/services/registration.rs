@@ -119,8 +119,8 @@ fn has_unknown_requests(run: &DynamicObject) -> bool {
 }
 
 /// Deletes the webhook configurations, unless another launcher has taken them over. The mutating configuration is deleted
-/// first, because the API server refuses runs while its webhooks do not answer. The validating configuration has failurePolicy
-/// `Ignore`.
+/// first, because the API server refuses runs while the webhooks in this configuration do not answer. The validating
+/// configuration has failurePolicy `Ignore`.
 pub(super) async fn remove_own_webhooks(client: &Client, launcher: &str) -> anyhow::Result<()> {
     remove_own(
         client,
@@ -154,7 +154,8 @@ pub(super) async fn lost(client: &Client, launcher: &str) {
 }
 
 /// Deletes all objects of any launcher, the webhook configurations first. Returns one sentence for each deleted object, and one
-/// if the MutatingWebhookConfiguration of an installation stays. If there is neither, returns one sentence that says so.
+/// if the MutatingWebhookConfiguration of an installation stays. If this gives no sentence, returns one that says that nothing
+/// was there.
 pub(super) async fn remove_all(client: &Client) -> anyhow::Result<Vec<String>> {
     let webhooks = deploy::webhook_configurations(NO_PORT, "")?;
     let mut done = remove(client, &webhooks).await?;

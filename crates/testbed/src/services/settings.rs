@@ -68,7 +68,7 @@ pub(super) async fn flags_warning(client: &Client) -> anyhow::Result<Option<Stri
     )))
 }
 
-/// A warning if Tekton's own affinity assistant is enabled. It only checks a Tekton in namespace `tekton-pipelines`.
+/// A warning if Tekton's own affinity assistant is enabled. This function checks only a Tekton in namespace `tekton-pipelines`.
 pub(super) async fn tekton_warning(client: &Client) -> anyhow::Result<Option<String>> {
     let Some(flags) = data(client, TEKTON_NAMESPACE, TEKTON_FLAGS).await? else {
         return Ok(None);

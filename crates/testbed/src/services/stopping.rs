@@ -1,5 +1,6 @@
 //! Ends the services and deletes their objects in the cluster. The webhook configurations are deleted first, so that the API
-//! server does not call a webhook that has ended. The rights are deleted last, so that every service can end in order.
+//! server does not call a webhook that has ended. The rights are deleted last, so that each service has them until it has
+//! ended.
 
 use std::path::Path;
 use std::time::Duration;
@@ -72,7 +73,7 @@ impl Services {
     }
 
     /// Deletes the objects that launchers left behind, for example after a SIGKILL, and no others. Returns sentences for
-    /// people: one for each deleted object, or one that says why there is none.
+    /// people: about the deleted objects and a webhook configuration that stays, or one that says that nothing was there.
     ///
     /// # Errors
     /// The API server does not answer, or refuses a request.

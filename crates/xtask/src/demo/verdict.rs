@@ -26,7 +26,7 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    /// Judges the run on `board`; `took` is `None` if it did not end within `limit`.
+    /// The facts about the run on `board`. `took` is `None` if the run did not end within `limit`.
     pub(super) fn of(board: &Board, took: Option<Duration>, limit: Duration) -> Self {
         let cleaned = board.passing().iter().filter_map(|((kind, name), gone)| {
             let after = gone.as_ref()?.saturating_sub(took.unwrap_or_default());

@@ -7,7 +7,7 @@ const COLUMNS: usize = 100;
 const WIDTH: f32 = 8.5;
 const HEIGHT: usize = 20;
 
-/// The picture of a text that may have trees of `kubectl coschedule`.
+/// The picture of a text that may contain trees, as `kubectl coschedule` prints them.
 pub(super) fn of(text: &str) -> String {
     let lines: Vec<_> = text.lines().flat_map(wrapped).collect();
     let rows = lines.iter().enumerate().map(|(index, line)| {
@@ -33,7 +33,7 @@ rect {{ fill: #f6f8fa }}
     )
 }
 
-/// A line of a tree as lines of at most [`COLUMNS`] characters, if its words allow it.
+/// Breaks a line of a tree into lines of at most [`COLUMNS`] characters, but breaks no word.
 fn wrapped(line: &str) -> Vec<String> {
     let text = line.trim_start_matches(['│', '├', '└', '─', ' ']);
     let stem = &line[..line.len() - text.len()];

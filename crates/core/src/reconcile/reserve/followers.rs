@@ -22,8 +22,8 @@ pub(in crate::reconcile) struct Followers<'a> {
 }
 
 impl<'a> Followers<'a> {
-    /// The amounts of room to ask for, in this order, if no waiting pod needs certain nodes. Adds an Event if a quota is the
-    /// reason why there are none. `is_first` is false if the placeholder left a node without room.
+    /// The amounts of room to ask for, in this order, if no waiting pod needs certain nodes. If there are none because of a
+    /// quota, adds an Event. `is_first` is false if the placeholder left a node without room.
     pub(super) fn room(self, is_first: bool, decision: &mut Decision) -> Vec<Amounts> {
         let Demand { peak, need } = self.demand(false);
         match self.spec.reserves {
