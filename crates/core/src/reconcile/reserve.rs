@@ -172,10 +172,15 @@ impl<'a> Placed<'a> {
             let less = self.less(&self.kept());
             let step = less.map(|size| self.shrink(size, None));
             decision.steps.extend(step);
-        } else if self.may_part(decision)
-            && let Some(reason) = self.other_nodes()
-        {
-            decision.steps.push(evict(self.pod, None, reason));
+        } else if let Some(home) = self.failed_beside(decision) {
+            if let Some(size) = self.less(&self.own.needs.requests) {
+                // The pods of the run have room already. With the reservation, the placeholder may not fit beside them.
+                decision.steps.push(self.shrink(size, None));
+            } else if self.may_part(&home, decision)
+                && let Some(reason) = self.other_nodes()
+            {
+                decision.steps.push(evict(self.pod, None, reason));
+            }
         } else if self.is_refused(decision) {
             if let Some(reason) = self.other_nodes() {
                 // The scheduler binds several pods at the same time, so it may be binding this pod now.
@@ -260,17 +265,23 @@ impl<'a> Placed<'a> {
         }
     }
 
-    /// True if the scheduler has bound pods of the run, but could not bind the placeholder's pod beside them, and may choose
-    /// another node for it at the next try.
-    fn may_part(&self, decision: &mut Decision) -> bool {
-        if !self.pod.unscheduled.as_ref().is_some_and(|it| it.failed) {
-            return false;
-        }
+    /// If the scheduler could not bind the placeholder's pod: the node to which it has bound pods of the run meanwhile.
+    fn failed_beside(&self, decision: &mut Decision) -> Option<String> {
+        self.pod.unscheduled.as_ref().filter(|it| it.failed)?;
+        let failed = Sight::Failed(self.pod.object.uid.clone());
+        decision.sights.insert(failed);
+        self.home()
+    }
+
+    /// True if the scheduler may now bind the placeholder's pod to another node than `home`.
+    fn may_part(&self, home: &str, decision: &mut Decision) -> bool {
         let uid = &self.pod.object.uid;
+        let nominated = self.pod.unscheduled.as_ref();
+        let nominated = nominated.and_then(|it| it.nominated.as_deref());
         let failed = Sight::Failed(uid.clone());
         let pauses = !decision.lasts_in(self.observed, failed, PAUSE).is_zero();
-        let home = self.home();
-        home.is_some_and(|home| self.may_be_elsewhere(&home))
+        nominated != Some(home)
+            && self.may_be_elsewhere(home)
             // After the pause, the scheduler may be binding the pod beside the others.
             && (pauses || decision.lasts(self.observed, Sight::Parted(uid.clone()), MOMENT))
     }

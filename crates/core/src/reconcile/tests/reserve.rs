@@ -354,7 +354,15 @@ fn p2_a_placeholder_that_could_not_be_bound_returns_at_once_to_pods_that_were_bo
     };
     add(&mut observed, beside);
     assert_eq!(evictions(&observed), "PlaceholderMoved");
-    let stays: [fn(&mut Observed); 5] = [
+    let mut reserves = observed.clone();
+    labels(&mut reserves).asks = cpu(3550);
+    assert_eq!(evictions(&reserves), "");
+    assert_eq!(shrinking(&reconcile(&reserves)), Some((50, None)));
+    let stays: [fn(&mut Observed); 6] = [
+        |observed| {
+            let failed = own_pod(observed).unscheduled.as_mut();
+            failed.unwrap().nominated = Some("node-1".to_owned());
+        },
         |observed| node(observed, "node-2").unschedulable = true,
         |observed| {
             let labels = BTreeMap::from([("pool".to_owned(), "gpu".to_owned())]);
