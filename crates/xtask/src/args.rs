@@ -187,7 +187,7 @@ pub(crate) enum BenchCommand {
     /// reverse order. Prints a table, and writes target/bench-saturated.json. Fails if a run fails or hangs, but checks no
     /// figure. With `--runs 20`, each measurement takes about two minutes.
     Saturated(SaturatedArgs),
-    /// Measure the services beside many ended runs, nodes, pods of no run, and active runs
+    /// Measure the services in a large cluster: many runs that have ended, active runs, nodes, and pods that belong to no run
     ///
     /// Measures two clusters; the second one is twice as large as the first. Prints the memory, CPU and start time of each
     /// service, and the times of new runs and evacuations, and writes target/bench-scale.json. Fails if a service needs more
