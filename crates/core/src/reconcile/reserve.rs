@@ -268,22 +268,21 @@ impl<'a> Placed<'a> {
     /// If the scheduler could not bind the placeholder's pod: the node to which it has bound pods of the run meanwhile.
     fn failed_beside(&self, decision: &mut Decision) -> Option<String> {
         self.pod.unscheduled.as_ref().filter(|it| it.failed)?;
-        let failed = Sight::Failed(self.pod.object.uid.clone());
-        decision.sights.insert(failed);
+        let uid = self.pod.object.uid.clone();
+        decision.sights.insert(Sight::Failed(uid));
         self.home()
     }
 
     /// True if the scheduler may now bind the placeholder's pod to another node than `home`.
     fn may_part(&self, home: &str, decision: &mut Decision) -> bool {
         let uid = &self.pod.object.uid;
-        let nominated = self.pod.unscheduled.as_ref();
-        let nominated = nominated.and_then(|it| it.nominated.as_deref());
-        let failed = Sight::Failed(uid.clone());
-        let pauses = !decision.lasts_in(self.observed, failed, PAUSE).is_zero();
+        let unscheduled = self.pod.unscheduled.as_ref();
+        let nominated = unscheduled.and_then(|it| it.nominated.as_deref());
+        let pauses = decision.lasts_in(self.observed, Sight::Failed(uid.clone()), PAUSE);
         nominated != Some(home)
             && self.may_be_elsewhere(home)
             // After the pause, the scheduler may be binding the pod beside the others.
-            && (pauses || decision.lasts(self.observed, Sight::Parted(uid.clone()), MOMENT))
+            && (!pauses.is_zero() || decision.lasts(self.observed, Sight::Parted(uid.clone()), MOMENT))
     }
 
     /// True if the scheduler has found no node for the newest version of the pod. The scheduler updates the condition's
