@@ -1,10 +1,9 @@
 //! Runs whose next pod has no room on the placeholder's node. The pool has two nodes, and only the second one has room.
 
 use anyhow::{Context as _, ensure};
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec, ResourceRequirements};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
+use serde_json::json;
 
 use crate::Scene;
 use crate::look::{is_placeholder, node};
@@ -60,32 +59,24 @@ pub async fn waits(scene: &Scene<'_>) -> anyhow::Result<Pod> {
 /// The API server refuses the pod.
 pub async fn stranger(scene: &Scene<'_>, node: &str, cpu: &str) -> anyhow::Result<()> {
     let pods = scene.api::<Pod>();
-    pods.create(&PostParams::default(), &stranger_on(node, cpu))
-        .await?;
+    let stranger = stranger_on(node, cpu)?;
+    pods.create(&PostParams::default(), &stranger).await?;
     Ok(())
 }
 
 /// The pod that [`stranger`] creates.
-pub fn stranger_on(node: &str, cpu: &str) -> Pod {
-    let requests = [("cpu".to_owned(), Quantity(cpu.to_owned()))];
-    Pod {
-        metadata: ObjectMeta {
-            name: Some(format!("stranger-{node}")),
-            ..ObjectMeta::default()
+///
+/// # Errors
+///
+/// None: this pod is always valid.
+pub fn stranger_on(node: &str, cpu: &str) -> anyhow::Result<Pod> {
+    let asks = json!({"requests": {"cpu": cpu}});
+    let stranger = json!({
+        "metadata": {"name": format!("stranger-{node}")},
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": "c", "image": "example/image", "resources": asks}],
         },
-        spec: Some(PodSpec {
-            node_name: Some(node.to_owned()),
-            containers: vec![Container {
-                name: "c".to_owned(),
-                image: Some("example/image".to_owned()),
-                resources: Some(ResourceRequirements {
-                    requests: Some(requests.into()),
-                    ..ResourceRequirements::default()
-                }),
-                ..Container::default()
-            }],
-            ..PodSpec::default()
-        }),
-        ..Pod::default()
-    }
+    });
+    Ok(serde_json::from_value(stranger)?)
 }

@@ -239,7 +239,7 @@ fn p2_v1_a_placeholder_that_could_not_be_bound_follows_the_pods_that_were_bound_
             .iter()
             .find(|it| Some(it.as_str()) != nominated(&first));
         let chosen = chosen.unwrap();
-        let mut twin = stranger_on(chosen, "1");
+        let mut twin = stranger_on(chosen, "1")?;
         twin.metadata.labels = first.metadata.labels.clone();
         let twins = scene.api::<Pod>();
         twins.create(&PostParams::default(), &twin).await?;

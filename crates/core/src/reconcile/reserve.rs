@@ -172,15 +172,8 @@ impl<'a> Placed<'a> {
             let less = self.less(&self.kept());
             let step = less.map(|size| self.shrink(size, None));
             decision.steps.extend(step);
-        } else if let Some(home) = self.failed_beside(decision) {
-            if let Some(size) = self.less(&self.own.needs.requests) {
-                // The pods of the run have room already. With the reservation, the placeholder may not fit beside them.
-                decision.steps.push(self.shrink(size, None));
-            } else if self.may_part(&home, decision)
-                && let Some(reason) = self.other_nodes()
-            {
-                decision.steps.push(evict(self.pod, None, reason));
-            }
+        } else if self.pod.unscheduled.as_ref().is_some_and(|it| it.failed) {
+            self.return_to_pods(decision);
         } else if self.is_refused(decision) {
             if let Some(reason) = self.other_nodes() {
                 // The scheduler binds several pods at the same time, so it may be binding this pod now.
@@ -265,24 +258,26 @@ impl<'a> Placed<'a> {
         }
     }
 
-    /// If the scheduler could not bind the placeholder's pod: the node to which it has bound pods of the run meanwhile.
-    fn failed_beside(&self, decision: &mut Decision) -> Option<String> {
-        self.pod.unscheduled.as_ref().filter(|it| it.failed)?;
-        let uid = self.pod.object.uid.clone();
-        decision.sights.insert(Sight::Failed(uid));
-        self.home()
-    }
-
-    /// True if the scheduler may now bind the placeholder's pod to another node than `home`.
-    fn may_part(&self, home: &str, decision: &mut Decision) -> bool {
+    /// Decides for a placeholder whose pod the scheduler could not bind. If the scheduler has bound pods of the run meanwhile, the
+    /// placeholder must be bound to the node of these pods.
+    fn return_to_pods(&self, decision: &mut Decision) {
         let uid = &self.pod.object.uid;
+        let pause = decision.lasts_in(self.observed, Sight::Failed(uid.clone()), PAUSE);
+        let Some(home) = self.home() else { return };
+        if let Some(size) = self.less(&self.own.needs.requests) {
+            // The pods of the run have room already. With the reservation, the placeholder may not fit beside them.
+            return decision.steps.push(self.shrink(size, None));
+        }
         let unscheduled = self.pod.unscheduled.as_ref();
         let nominated = unscheduled.and_then(|it| it.nominated.as_deref());
-        let pauses = decision.lasts_in(self.observed, Sight::Failed(uid.clone()), PAUSE);
-        nominated != Some(home)
-            && self.may_be_elsewhere(home)
+        if nominated != Some(&home)
+            && self.may_be_elsewhere(&home)
             // After the pause, the scheduler may be binding the pod beside the others.
-            && (!pauses.is_zero() || decision.lasts(self.observed, Sight::Parted(uid.clone()), MOMENT))
+            && (!pause.is_zero() || decision.lasts(self.observed, Sight::Parted(uid.clone()), MOMENT))
+            && let Some(reason) = self.other_nodes()
+        {
+            decision.steps.push(evict(self.pod, None, reason));
+        }
     }
 
     /// True if the scheduler has found no node for the newest version of the pod. The scheduler updates the condition's
