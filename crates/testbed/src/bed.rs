@@ -32,6 +32,14 @@ const TOKEN_SECONDS: i64 = 7 * 24 * 3600;
 /// How long a detached bed may take to end.
 const DOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// Texts in the error of a boot after which a second boot can succeed.
+const TRANSIENT: [&str; 2] = [
+    // The ports were free when they were chosen, but another process may have taken one since.
+    "address already in use",
+    // kube-apiserver can panic when it collects the OpenAPI schemas of new kinds. This was seen once in thousands of boots.
+    "kube-openapi/pkg/cached",
+];
+
 /// A running control plane with nodes, storage and Tekton. Dropping it ends all its processes and removes its files.
 pub struct TestBed {
     site: Site,
@@ -69,9 +77,8 @@ impl TestBed {
         };
         let boot = async || Self::boot(&folder, &binaries, karpenter.as_ref(), &config).await;
         match boot().await {
-            // The ports were free when they were chosen, but another process may have taken one since.
-            Err(error) if format!("{error:#}").contains("address already in use") => {
-                warn!("another process took a port of the test bed; starting again");
+            Err(error) if is_transient(&format!("{error:#}")) => {
+                warn!("starting the test bed again: {error:#}");
                 boot().await
             }
             booted => booted,
@@ -327,6 +334,10 @@ impl fmt::Debug for TestBed {
             .field("port", &self.port)
             .finish_non_exhaustive()
     }
+}
+
+fn is_transient(error: &str) -> bool {
+    TRANSIENT.iter().any(|text| error.contains(text))
 }
 
 /// Starts all parts, and waits until they are ready. Returns the API server's port, a client and the kubelets.
