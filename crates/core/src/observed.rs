@@ -38,6 +38,8 @@ pub struct Observed {
     pub run: Option<(Arc<PipelineRun>, Arc<Planned>)>,
     /// The run's placeholders, by name.
     pub placeholders: BTreeMap<String, Arc<Placeholder>>,
+    /// The names of the placeholders that this replica created a moment ago and that the watch has not reported yet.
+    pub created: BTreeSet<String>,
     /// The pods of the run's placeholders, and the TaskRun pods of the run and of its child runs. TaskRun pods that have ended
     /// are left out. The key is the pod's name.
     pub pods: BTreeMap<String, Arc<Pod>>,

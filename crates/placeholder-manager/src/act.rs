@@ -91,6 +91,7 @@ impl Reconciler {
                     let created = self.create(run, spec, sizes.as_deref(), &observed.nodes);
                     if let Some(refused) = created.await? {
                         acted.created = true;
+                        self.memory.created(key, spec.name.to_string());
                         acted.events.extend(refused);
                     }
                 }

@@ -1,15 +1,20 @@
-//! The data that one replica keeps about each run between reconciles. The data has three parts: how long each condition
-//! ([`Sight`]) has lasted since this replica first observed it; the API server's answers about waiting pods; and the names of the
-//! Events that the replica published.
+//! The data that one replica keeps about each run between reconciles. The data has four parts: how long each condition
+//! ([`Sight`]) has lasted since this replica first observed it; the API server's answers about waiting pods; the placeholders
+//! that the replica created and that the watch has not reported yet; and the names of the Events that the replica published.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use coscheduler_core::observed::{Answer, Observed, Sight};
 use coscheduler_core::reconcile::Released;
 use tokio::time::Instant;
 
 use crate::cache::RunKey;
+
+/// How long a created placeholder counts as existing, although the watch has not reported it: somebody may have deleted it at
+/// once.
+const UNREPORTED: Duration = Duration::from_secs(2);
 
 /// The memory of all runs.
 #[derive(Debug, Default)]
@@ -19,6 +24,8 @@ pub(crate) struct Memory(Mutex<HashMap<RunKey, OfRun>>);
 struct OfRun {
     since: BTreeMap<Sight, Instant>,
     answers: BTreeMap<String, Answer>,
+    /// The placeholders that this replica created, by name, and when.
+    created: BTreeMap<String, Instant>,
     /// The names of the Events that this replica published.
     said: HashSet<String>,
 }
@@ -33,10 +40,14 @@ impl Memory {
             .map(|(sight, at)| (sight.clone(), at.elapsed()))
             .collect();
         observed.answers.clone_from(&of_run.answers);
+        let created = of_run.created.iter();
+        let recent = created.filter(|(_, at)| at.elapsed() < UNREPORTED);
+        observed.created = recent.map(|(name, _)| name.clone()).collect();
     }
 
     /// Remembers the conditions (`sights`) of this reconcile, and forgets conditions that have passed. Also forgets answers about
-    /// pods that are gone or no longer wait. If the clean-up of the run is complete, forgets the run.
+    /// pods that are gone or no longer wait, and created placeholders that the watch has reported. If the clean-up of the run is
+    /// complete, forgets the run.
     pub(crate) fn keep(
         &self,
         run: &RunKey,
@@ -62,7 +73,14 @@ impl Memory {
             let waits = waiting.get(uid);
             waits.is_some_and(|waits| *waits || !answer.own)
         });
-        let empty = of_run.since.is_empty() && of_run.answers.is_empty() && of_run.said.is_empty();
+        let placeholders = &observed.placeholders;
+        of_run
+            .created
+            .retain(|name, at| !placeholders.contains_key(name) && at.elapsed() < UNREPORTED);
+        let empty = of_run.since.is_empty()
+            && of_run.answers.is_empty()
+            && of_run.created.is_empty()
+            && of_run.said.is_empty();
         if empty || released == Some(Released::Done) {
             runs.remove(run);
         }
@@ -73,6 +91,13 @@ impl Memory {
         let mut runs = self.lock();
         let answers = &mut runs.entry(run.clone()).or_default().answers;
         answers.insert(pod.to_owned(), answer);
+    }
+
+    /// Remembers that this replica created a placeholder.
+    pub(crate) fn created(&self, run: &RunKey, placeholder: String) {
+        let mut runs = self.lock();
+        let created = &mut runs.entry(run.clone()).or_default().created;
+        created.insert(placeholder, Instant::now());
     }
 
     /// True if this replica has published this Event of the run.

@@ -65,6 +65,9 @@ fn missing(observed: &Observed, spec: &PlaceholderSpec, follows: bool, decision:
     let sight = Sight::Missing(spec.name.to_string());
     let no_call = follows && spec.is_isolated();
     let leader_acts = observed.leads && (no_call || decision.lasts(observed, sight, MISSING));
+    if observed.created.contains(spec.name.as_str()) {
+        return decision.look_in(MISSING);
+    }
     if observed.called || leader_acts {
         let mut spec = Box::new(without_left_out(observed, spec));
         // If somebody deletes the controller of a pod but not the pod, a new controller takes the pod back.

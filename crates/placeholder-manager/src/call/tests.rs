@@ -221,14 +221,31 @@ async fn an_honest_call_creates_the_placeholder_of_the_run_once() {
     assert_eq!(created.short(), "POST statefulsets");
     assert_eq!(created.body["metadata"]["name"], *planned(&run)[0]);
     assert_eq!(created.body["metadata"]["ownerReferences"][0]["uid"], "u");
+    // The watch has not reported the placeholder yet.
+    assert_eq!(call(&manager, &mine()).await.unwrap(), Ensured::Unchanged);
     manager.cache.apply_placeholder(placeholder(&run));
     assert_eq!(call(&manager, &mine()).await.unwrap(), Ensured::Unchanged);
     assert_eq!(manager.server.short(), [""; 0]);
+    // Once the watch has reported the placeholder, it counts as deleted as soon as the watch says so.
+    let reported = ("ci".to_owned(), planned(&run)[0].clone());
+    manager.cache.delete_placeholder(&reported);
+    assert_eq!(call(&manager, &mine()).await.unwrap(), Ensured::Created);
+    assert_eq!(manager.server.short(), ["POST statefulsets"]);
     let mut ending = placeholder(&run);
     ending.object.deleting = true;
     manager.cache.apply_placeholder(ending);
     let error = call(&manager, &mine()).await.unwrap_err();
     assert!(matches!(&*error, Error::Terminating { .. }), "{error:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_placeholder_that_is_deleted_before_the_watch_reports_it_is_created_again() {
+    let manager = manager(&run(&[])).await;
+    for _ in 0..2 {
+        assert_eq!(call(&manager, &mine()).await.unwrap(), Ensured::Created);
+        assert_eq!(manager.server.short(), ["POST statefulsets"]);
+        tokio::time::advance(Duration::from_secs(2)).await;
+    }
 }
 
 /// The requests to the API server, without those for Events and annotations.

@@ -32,6 +32,20 @@ fn n6_a_missing_placeholder_is_created_at_once_for_a_call_and_after_a_moment_by_
 }
 
 #[test]
+fn p7_a_placeholder_that_the_watch_has_not_reported_yet_is_not_created_again() {
+    let mut observed = missing();
+    observed.created = [name(&observed)].into();
+    for (called, leads) in [(true, false), (true, true), (false, true)] {
+        (observed.called, observed.leads) = (called, leads);
+        let decision = pass(&mut observed, 60 * SECOND);
+        assert_eq!(creating(&decision), [""; 0]);
+        assert_eq!(decision.again, Again::After(2 * SECOND));
+    }
+    observed.created.clear();
+    assert_eq!(creating(&reconcile(&observed)), [name(&observed)]);
+}
+
+#[test]
 fn n6_a_replica_that_neither_leads_nor_is_called_creates_nothing() {
     let mut observed = missing();
     observed.leads = false;
