@@ -1028,6 +1028,67 @@ fn v8_b5_plan_of_a_run_with_shared_claims_is_what_the_cluster_then_gets() -> Out
     })
 }
 
+#[test]
+fn b5_plan_of_a_run_with_placeholder_pods_is_what_the_cluster_then_gets() -> Outcome {
+    let configure = |services: &mut testbed::services::ServicesConfig| {
+        let pods = ("placeholder-backend".to_owned(), "pod".to_owned());
+        services.flags.extend([pods]);
+    };
+    alone_with(Config::default(), configure, async |scene| {
+        let (example, map) = (
+            examples().join("two-volumes.yaml"),
+            stored_config(scene).await?,
+        );
+        let (file, map) = (example.to_str().unwrap(), map.to_str().unwrap());
+        let namespace = scene.namespace.as_str();
+        let planned = answer(&[
+            "plan", "-f", file, "--config", map, "-n", namespace, "-o", "json",
+        ])?;
+        let planned = &planned["runs"][0];
+        let document: Value = serde_saphyr::from_str(&std::fs::read_to_string(file)?)?;
+        let run = create(scene, namespace, &document, false).await?;
+        let pods = scene
+            .until_all::<Pod>("contain a placeholder", |pods| {
+                pods.iter().any(|pod| look::is_placeholder(pod))
+            })
+            .await?;
+        let claims = scene
+            .until_all::<PersistentVolumeClaim>("are two", |claims| claims.len() == 2)
+            .await?;
+        // Without what the API server and the scheduler add, and without requests, which the manager changes.
+        let facts = |object: &Value| {
+            let (metadata, spec) = (&object["metadata"], &object["spec"]);
+            json!({
+                "name": metadata["name"], "labels": metadata["labels"], "ownerReferences": metadata["ownerReferences"],
+                "volumes": spec["volumes"], "affinity": spec["affinity"], "accessModes": spec["accessModes"],
+                "storage": spec["resources"]["requests"]["storage"],
+            })
+        };
+        let pods = pods.iter().filter(|pod| look::is_placeholder(pod));
+        let mut cluster: Vec<_> = pods.map(|pod| facts(&json!(**pod))).collect();
+        cluster.extend(claims.iter().map(|claim| facts(&json!(**claim))));
+        let placeholders = planned["placeholders"].as_array().unwrap().iter();
+        let objects = placeholders.flat_map(|own| own["objects"].as_array().unwrap());
+        let mut plan: Vec<_> = objects.map(facts).collect();
+        // Names differ only in what derives from the uid.
+        for objects in [&mut cluster, &mut plan] {
+            objects
+                .sort_by_key(|object| (object["volumes"].is_null(), object["labels"].to_string()));
+        }
+        let no_uid = "00000000-0000-0000-0000-000000000000";
+        let uid = run.uid().unwrap_or_default();
+        let cluster = renamed(&json!(cluster), &[(&uid, "UID"), (&run.name_any(), "RUN")]);
+        let planned_name = planned["name"].as_str().unwrap();
+        let plan = renamed(&json!(plan), &[(no_uid, "UID"), (planned_name, "RUN")]);
+        ensure!(
+            cluster == plan,
+            "the cluster has\n{cluster}\nand the plan is\n{plan}"
+        );
+        scene.succeeds(&run.name_any()).await?;
+        Ok(())
+    })
+}
+
 /// A file with ConfigMap `coscheduler-config` as the cluster has it.
 async fn stored_config(scene: &Scene<'_>) -> anyhow::Result<PathBuf> {
     let maps: Api<ConfigMap> = Api::namespaced(scene.client.clone(), NAMESPACE);

@@ -5,6 +5,9 @@ use std::path::PathBuf;
 use clap::{Parser, Subcommand};
 use testbed::services::{DEFAULT_BASE, HIGHEST_BASE, Service};
 
+/// The default of `cargo xtask bench compare --minutes`.
+pub(crate) const MINUTES: u16 = 34;
+
 /// The task runner of tekton-coscheduler.
 ///
 /// Needs Rust and a C compiler. Commands that start a test bed (demo, test, bench, ci, testbed) also need Go. They build the
@@ -222,7 +225,7 @@ pub(crate) struct CompareArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..))]
     pub(crate) rounds: Option<u8>,
     /// Begin no round that would probably end later than this, in minutes
-    #[arg(long, value_name = "N", default_value_t = 34)]
+    #[arg(long, value_name = "N", default_value_t = MINUTES)]
     pub(crate) minutes: u16,
     /// Modes of our services, and of Tekton's own affinity assistant
     #[arg(

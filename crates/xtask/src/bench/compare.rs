@@ -4,7 +4,7 @@
 use serde_json::json;
 
 use super::with_options;
-use crate::args::CompareArgs;
+use crate::args::{CompareArgs, MINUTES};
 use crate::interrupt::Interrupt;
 use crate::workspace::Workspace;
 
@@ -27,7 +27,7 @@ pub(super) async fn run(
         modes,
         quick,
     } = args;
-    // The page in docs always has the same loads and modes.
+    // The page in docs always has the same loads and modes, and as many rounds as fit into the default time.
     let is_default = !quick
         && !alone
         && workload.is_empty()
@@ -35,6 +35,8 @@ pub(super) async fn run(
         && rate.is_none()
         && seconds.is_none()
         && burst.is_none()
+        && rounds.is_none()
+        && minutes == MINUTES
         && modes == ["workspaces", "pipelineruns"];
     let folder = match is_default {
         true => workspace.root.join("docs"),
