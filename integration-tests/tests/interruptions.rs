@@ -27,8 +27,9 @@ const SIZING: &str = "!variables.resizes || has(object.spec.nodeName)";
 /// A CEL expression that is false for a change that removes a scheduling gate.
 const OPENING: &str = "variables.creates || !has(oldObject.spec.schedulingGates) || \
                        has(object.spec.schedulingGates)";
-/// A CEL expression that is false for a resize of a bound placeholder, which gives room up.
-const HAND_OVER: &str = "!variables.resizes || !has(object.spec.nodeName)";
+/// A CEL expression that is false for a resize of a placeholder without a gate, which gives room up. If the scheduler could not
+/// bind the placeholder at first, the manager may give room up before the placeholder is bound.
+const HAND_OVER: &str = "!variables.resizes || has(object.spec.schedulingGates)";
 /// A CEL expression that is false for the creation of a placeholder's pod.
 const CREATION: &str = "!variables.creates || request.kind.kind != 'Pod' || \
                         !object.metadata.name.startsWith('affinity-assistant-')";

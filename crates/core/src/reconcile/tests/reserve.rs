@@ -37,6 +37,13 @@ fn set_sizes(observed: &mut Observed, sizes: &str) {
     });
 }
 
+fn set_reserves(observed: &mut Observed, reserves: &str) {
+    change_run(observed, |run| {
+        let defaults = run.annotations.get_mut(PLACEHOLDER).unwrap();
+        *defaults = defaults.replace(":\"placement\"", &format!(":\"{reserves}\""));
+    });
+}
+
 pub(super) fn labels(observed: &mut Observed) -> &mut PlaceholderLabels {
     own_pod(observed).placeholder.as_mut().unwrap()
 }
@@ -58,10 +65,7 @@ fn refused(mut observed: Observed, milli_cpu: i128) -> Observed {
 /// A run with these pods. Its placeholder has left node-1, and asks for room again.
 fn asks_again(reserves: &str, pods: &[Pod]) -> Observed {
     let mut observed = gated();
-    change_run(&mut observed, |run| {
-        let defaults = run.annotations.get_mut(PLACEHOLDER).unwrap();
-        *defaults = defaults.replace(":\"placement\"", &format!(":\"{reserves}\""));
-    });
+    set_reserves(&mut observed, reserves);
     for pod in pods {
         let follows = vec![name(&observed)];
         let pod = pod.clone();
@@ -358,6 +362,11 @@ fn p2_a_placeholder_that_could_not_be_bound_returns_at_once_to_pods_that_were_bo
     labels(&mut reserves).asks = cpu(3550);
     assert_eq!(evictions(&reserves), "");
     assert_eq!(shrinking(&reconcile(&reserves)), Some((50, None)));
+    set_reserves(&mut reserves, "peak");
+    assert_eq!(shrinking(&reconcile(&reserves)), Some((3250, None)));
+    labels(&mut reserves).asks = cpu(3250);
+    assert_eq!(shrinking(&reconcile(&reserves)), None);
+    assert_eq!(evictions(&reserves), "PlaceholderMoved");
     let stays: [fn(&mut Observed); 6] = [
         |observed| {
             let failed = own_pod(observed).unscheduled.as_mut();
