@@ -4,6 +4,7 @@
 
 mod agreement;
 mod figures;
+mod losses;
 mod plan;
 mod plot;
 mod readme;

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::figures::{Figures, Spread};
 use super::plan::{Load, Options};
+use super::losses;
 use super::plot;
 use super::sides::{DISABLED, built_in, ours, pods};
 use super::targets;
@@ -55,15 +56,13 @@ impl Measured {
         self.paired(sides, |one, other| Some(one.row(row)? / other.row(row)?))
     }
 
-    /// How much a side adds to a figure of `disabled`.
-    pub(crate) fn added(&self, side: &str, row: &str) -> Option<Spread> {
-        self.paired([side, DISABLED], |one, other| {
-            Some(one.row(row)? - other.row(row)?)
-        })
+    /// How much more the first side needs than the second one.
+    pub(crate) fn difference(&self, sides: [&str; 2], row: &str) -> Option<Spread> {
+        self.paired(sides, |one, other| Some(one.row(row)? - other.row(row)?))
     }
 
     /// The names of the rows of any side.
-    fn rows(&self, sides: &[&str]) -> Vec<String> {
+    pub(crate) fn rows(&self, sides: &[&str]) -> Vec<String> {
         let mut rows = Vec::new();
         for figures in self
             .rounds
@@ -92,13 +91,14 @@ pub(crate) fn page(
     let rounds = measured.first().map_or(0, |load| load.rounds.len());
     let mut page = format!(
         "{machine}; {} build of tekton-coscheduler {} (commit {}); {rounds} rounds in {} minutes. To repeat this measurement:\n\n    \
-         {}\n\n## Targets\n\n{}\n## Agreement\n\n{agreement}\n## Ratios\n\n{}",
+         {}\n\n## Targets\n\n{}\n## Where we lose to the built-in\n\n{LOSSES}\n\n{}\n## Agreement\n\n{agreement}\n## Ratios\n\n{}",
         options.build,
         options.version,
         options.commit,
         took.as_secs().div_ceil(60),
         options.command,
         targets::page(options, measured),
+        losses::table(options, measured),
         headlines(options, measured),
     );
     for (_, file, title) in PLOTS {
@@ -115,9 +115,12 @@ pub(crate) fn page(
     page
 }
 
+const LOSSES: &str = "For each figure: in how many of the loads we needed more than the built-in in *every* round, and the greatest of \
+                      their median ratios.";
+
 pub(crate) const MAKESPAN: &str = "makespan, s";
 pub(crate) const BOUND_P99: &str = "creation → first pod bound, p99, s";
-const DONE: &str = "creation → completion, p50, s";
+pub(crate) const DONE: &str = "creation → completion, p50, s";
 pub(crate) const CREATE: &str = "time to create, p50, ms";
 pub(crate) const REQUESTS: &str = "API requests a run";
 pub(crate) const CPU: &str = "CPU a run, all processes, ms";

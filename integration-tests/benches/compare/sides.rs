@@ -25,6 +25,11 @@ pub(crate) fn pods(mode: &str) -> String {
     format!("ours (pods) {mode}")
 }
 
+/// A kind of placeholders, and the name of its side in a mode.
+pub(crate) type Kind = (&'static str, fn(&str) -> String);
+
+pub(crate) const KINDS: [Kind; 2] = [("StatefulSets", ours), ("pods", pods)];
+
 #[derive(Debug)]
 pub(crate) struct OneSide {
     pub(crate) name: String,

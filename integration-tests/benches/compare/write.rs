@@ -100,12 +100,12 @@ fn machine() -> anyhow::Result<String> {
     ))
 }
 
-/// Rounds every number to four decimals.
+/// Rounds every number to six decimals.
 fn round(value: &mut Value) {
     match value {
         Value::Number(number) => {
             if let Some(figure) = number.as_f64().filter(|_| number.is_f64()) {
-                *value = json!((figure * 1e4).round() / 1e4);
+                *value = json!((figure * 1e6).round() / 1e6);
             }
         }
         Value::Array(values) => values.iter_mut().for_each(round),
