@@ -38,7 +38,7 @@ pub struct Observed {
     pub run: Option<(Arc<PipelineRun>, Arc<Planned>)>,
     /// The run's placeholders, by name.
     pub placeholders: BTreeMap<String, Arc<Placeholder>>,
-    /// The names of the placeholders that this replica created a moment ago and that the watch has not reported yet.
+    /// The names of the placeholders that this replica created a moment ago and has not observed yet.
     pub created: BTreeSet<String>,
     /// The pods of the run's placeholders, and the TaskRun pods of the run and of its child runs. TaskRun pods that have ended
     /// are left out. The key is the pod's name.

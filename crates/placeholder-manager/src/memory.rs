@@ -1,6 +1,6 @@
 //! The data that one replica keeps about each run between reconciles. The data has four parts: how long each condition
 //! ([`Sight`]) has lasted since this replica first observed it; the API server's answers about waiting pods; the placeholders
-//! that the replica created and that the watch has not reported yet; and the names of the Events that the replica published.
+//! that the replica created and has not observed yet; and the names of the Events that the replica published.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,9 +12,9 @@ use tokio::time::Instant;
 
 use crate::cache::RunKey;
 
-/// How long a created placeholder counts as existing, although the watch has not reported it: somebody may have deleted it at
+/// How long a created placeholder counts as existing, although this replica has not observed it: somebody may have deleted it at
 /// once.
-const UNREPORTED: Duration = Duration::from_secs(2);
+const UNOBSERVED: Duration = Duration::from_secs(2);
 
 /// The memory of all runs.
 #[derive(Debug, Default)]
@@ -30,6 +30,19 @@ struct OfRun {
     said: HashSet<String>,
 }
 
+impl OfRun {
+    fn forget_old(&mut self) {
+        self.created.retain(|_, at| at.elapsed() < UNOBSERVED);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.since.is_empty()
+            && self.answers.is_empty()
+            && self.created.is_empty()
+            && self.said.is_empty()
+    }
+}
+
 impl Memory {
     /// Adds the memory of this run to `observed`.
     pub(crate) fn recall(&self, run: &RunKey, observed: &mut Observed) {
@@ -41,12 +54,12 @@ impl Memory {
             .collect();
         observed.answers.clone_from(&of_run.answers);
         let created = of_run.created.iter();
-        let recent = created.filter(|(_, at)| at.elapsed() < UNREPORTED);
+        let recent = created.filter(|(_, at)| at.elapsed() < UNOBSERVED);
         observed.created = recent.map(|(name, _)| name.clone()).collect();
     }
 
     /// Remembers the conditions (`sights`) of this reconcile, and forgets conditions that have passed. Also forgets answers about
-    /// pods that are gone or no longer wait, and created placeholders that the watch has reported. If the clean-up of the run is
+    /// pods that are gone or no longer wait, and created placeholders that are observed now. If the clean-up of the run is
     /// complete, forgets the run.
     pub(crate) fn keep(
         &self,
@@ -76,12 +89,9 @@ impl Memory {
         let placeholders = &observed.placeholders;
         of_run
             .created
-            .retain(|name, at| !placeholders.contains_key(name) && at.elapsed() < UNREPORTED);
-        let empty = of_run.since.is_empty()
-            && of_run.answers.is_empty()
-            && of_run.created.is_empty()
-            && of_run.said.is_empty();
-        if empty || released == Some(Released::Done) {
+            .retain(|name, _| !placeholders.contains_key(name));
+        of_run.forget_old();
+        if of_run.is_empty() || released == Some(Released::Done) {
             runs.remove(run);
         }
     }
@@ -116,9 +126,12 @@ impl Memory {
             .insert(event);
     }
 
-    /// Forgets the runs for which `is_known` is false.
+    /// Forgets the runs for which `is_known` is false, and those about which nothing is left to remember.
     pub(crate) fn retain(&self, is_known: impl Fn(&RunKey) -> bool) {
-        self.lock().retain(|run, _| is_known(run));
+        self.lock().retain(|run, of_run| {
+            of_run.forget_old();
+            is_known(run) && !of_run.is_empty()
+        });
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<RunKey, OfRun>> {

@@ -264,8 +264,9 @@ impl<'a> Placed<'a> {
         let uid = &self.pod.object.uid;
         let pause = decision.lasts_in(self.observed, Sight::Failed(uid.clone()), PAUSE);
         let Some(home) = self.home() else { return };
-        if let Some(size) = self.less(&self.kept()) {
-            // The bound pods have their room already. With room for them too, the placeholder may not fit beside them.
+        if let Some(size) = self.less(&self.own.needs.requests) {
+            // The pods of the run have room already. With the reservation, the placeholder may not fit beside them. With
+            // `Reserves::Peak`, the room for pods to come is lost too: to be on the node of the others is more important.
             return decision.steps.push(self.shrink(size, None));
         }
         let unscheduled = self.pod.unscheduled.as_ref();
