@@ -7,8 +7,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::figures::{Figures, Spread};
-use super::plan::{Load, Options};
 use super::losses;
+use super::plan::{Load, Options};
 use super::plot;
 use super::sides::{DISABLED, built_in, ours, pods};
 use super::targets;
