@@ -10,8 +10,11 @@ use super::sides::{DISABLED, KINDS, built_in};
 /// This figure says how busy the machine was. Less is not better.
 const CORES: &str = "cores in use";
 
-/// For each figure, mode and kind of placeholder: in how many loads we needed more than the built-in in every round, and the
-/// greatest median ratio of these loads. Figures without such a load are left out.
+/// A smaller difference is an error of floating point numbers.
+const NOTHING: f64 = 1e-6;
+
+/// For each figure, mode and kind of placeholder: in how many loads we needed more than the built-in by the median and in every
+/// round, and the greatest median ratio of these loads. Figures without such a load are left out.
 pub(crate) fn table(options: &Options, measured: &[Measured]) -> String {
     let mut table = String::from("| figure |");
     let mut sides = Vec::new();
@@ -42,13 +45,15 @@ fn cell(measured: &[Measured], sides: [&str; 2], row: &str) -> String {
     let compared = measured
         .iter()
         .filter_map(|load| Some((load, load.difference(sides, row)?)));
-    let (lost, won): (Vec<_>, Vec<_>) = compared.partition(|(_, more)| more.least > 0.0);
+    let (lost, won): (Vec<_>, Vec<_>) = compared.partition(|(_, more)| more.median > NOTHING);
     if lost.is_empty() {
         return NONE.to_owned();
     }
+    let always = lost.iter().filter(|(_, more)| more.least > NOTHING).count();
     let ratios = lost.iter().filter_map(|(load, _)| load.ratio(sides, row));
     let worst = ratios.map(|ratio| ratio.median).reduce(f64::max);
     // There is no ratio if the built-in needs nothing.
     let worst = worst.map_or(String::new(), |ratio| format!(", up to {ratio:.2}"));
-    format!("{} of {}{worst}", lost.len(), lost.len() + won.len())
+    let loads = lost.len() + won.len();
+    format!("{} of {loads} ({always}){worst}", lost.len())
 }
