@@ -3,9 +3,9 @@
 //! tasks, so each subset has a placeholder of its own. Most runs have no such tasks, and so no subsets.
 //!
 //! One subset is the *main* subset: its placeholder has the name of the placeholder for the whole run. The main subset has all
-//! tasks that do not contradict it. The main subset also has all claims that tasks of more than one subset use. If a task uses
-//! one of these claims, the task belongs to the main subset, whatever its node selector is. The main placeholder then has to move
-//! to a node for this task (N2). In mode `workspaces`, there is no main subset.
+//! tasks that do not contradict it. A claim that tasks of several subsets would use belongs to the main subset, together with
+//! all tasks that use the claim, whatever their node selectors are. The main placeholder then has to move
+//! to a node for such a task (N2). In mode `workspaces`, there is no main subset.
 
 use std::collections::{BTreeMap, BTreeSet};
 

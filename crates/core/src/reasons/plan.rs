@@ -84,7 +84,7 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
             "without coscheduling".to_owned(),
             " (3) The run's spec.managedBy names another controller. (4) When the run was created, Tekton's own flag coschedule \
              was not \"disabled\". (5) When the run was created, tekton-coscheduler had no valid configuration, or was not \
-             available. If cause 3, 4 or 5 is still true, the annotation has no effect on a new run either.",
+             available. If cause 3, 4 or 5 still applies, the annotation has no effect on a new run either.",
         ),
         Override::Mode(mode) => (format!("in coschedule mode {mode}"), ""),
         Override::Placement(_) | Override::Reserves(_) => {
@@ -93,7 +93,7 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     };
     let annotation = setting.annotation();
     let message = format!(
-        "The run was created {cause}. This cannot change later, so the run's annotation {annotation} with value {chosen:?} has \
+        "The run was created {cause}. This cannot change any more, so the run's annotation {annotation} with value {chosen:?} has \
          no effect. Possible causes: (1) After the run was created, somebody set the annotation, or Tekton copied it from \
          the run's Pipeline. (2) A resolver fetched the Pipeline, and one of the Pipeline's annotations has a value that is not \
          allowed for this run. Then all of them are ignored.{more} If a value is not allowed, first ask your operator to allow \

@@ -1,5 +1,5 @@
 //! Checks that only the files in [`ALLOWED`] know that a placeholder is a StatefulSet. The word must not occur in code and
-//! comments of other product files, except their tests. It may occur in strings, because they are texts for people.
+//! comments of other product files, except their tests. It may occur in strings, because most of them are texts for people.
 
 use anyhow::Context as _;
 
