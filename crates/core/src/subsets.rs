@@ -4,8 +4,8 @@
 //!
 //! One subset is the *main* subset: its placeholder has the name of the placeholder for the whole run. The main subset has all
 //! tasks that do not contradict it. A claim that tasks of several subsets would use belongs to the main subset, together with
-//! all tasks that use the claim, whatever their node selectors are. The main placeholder then has to move
-//! to a node for such a task (N2). In mode `workspaces`, there is no main subset.
+//! all tasks that use the claim, whatever their node selectors are. The main placeholder then has to move to a node for such a
+//! task (N2). In mode `workspaces`, there is no main subset.
 
 use std::collections::{BTreeMap, BTreeSet};
 

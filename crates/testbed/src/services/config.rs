@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail};
+use coscheduler_core::config;
 
 /// The settings of a launcher of the five services.
 #[derive(Clone, Debug)]
@@ -37,23 +38,17 @@ pub struct ServicesConfig {
     pub ready_timeout: Duration,
 }
 
-/// The values of key `placeholder-backend`.
-const BACKENDS: [&str; 2] = ["statefulset", "pod"];
-
 impl ServicesConfig {
     /// The default settings: mode `pipelineruns`, free ports, and the binaries of this build. The services use mutual TLS if
     /// environment variable `TESTBED_MTLS` is set. Variable `TESTBED_PLACEHOLDERS` gives the value of key `placeholder-backend`.
     ///
     /// # Errors
-    /// The folder of the binaries cannot be found, or `TESTBED_PLACEHOLDERS` has another value than `pod` and `statefulset`.
+    /// The folder of the binaries cannot be found, or `TESTBED_PLACEHOLDERS` is not a value of this key.
     pub fn new(kubeconfig: impl Into<PathBuf>) -> anyhow::Result<Self> {
-        let backend = backend();
-        if let Some((_, value)) = &backend {
-            ensure!(
-                BACKENDS.contains(&value.as_str()),
-                "TESTBED_PLACEHOLDERS={value}: must be one of {}",
-                BACKENDS.join(", ")
-            );
+        let flags = backend().into_iter().collect();
+        if let Err(violations) = config::check(&flags) {
+            let violations: Vec<_> = violations.iter().map(ToString::to_string).collect();
+            bail!("TESTBED_PLACEHOLDERS: {}", violations.join("; "));
         }
         Ok(Self {
             kubeconfig: kubeconfig.into(),
@@ -63,7 +58,7 @@ impl ServicesConfig {
             links: false,
             bin_dir: bin_dir()?,
             mode: Some("pipelineruns".to_owned()),
-            flags: backend.into_iter().collect(),
+            flags,
             mutual_tls: std::env::var_os("TESTBED_MTLS").is_some(),
             log_level: "info".to_owned(),
             environment: Vec::new(),

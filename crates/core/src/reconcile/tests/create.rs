@@ -32,7 +32,7 @@ fn n6_a_missing_placeholder_is_created_at_once_for_a_call_and_after_a_moment_by_
 }
 
 #[test]
-fn p7_a_placeholder_that_the_watch_has_not_reported_yet_is_not_created_again() {
+fn a_placeholder_that_was_created_a_moment_ago_is_not_created_again() {
     let mut observed = missing();
     observed.created = [name(&observed)].into();
     for (called, leads) in [(true, false), (true, true), (false, true)] {
