@@ -138,3 +138,19 @@ impl Memory {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_run_of_which_only_a_created_placeholder_is_known_is_forgotten_after_a_while() {
+        let (memory, run) = (Memory::default(), RunKey::new("ci", "u"));
+        memory.created(&run, "placeholder".to_owned());
+        memory.retain(|_| true);
+        assert!(memory.lock().contains_key(&run));
+        tokio::time::advance(UNOBSERVED).await;
+        memory.retain(|_| true);
+        assert!(memory.lock().is_empty());
+    }
+}
