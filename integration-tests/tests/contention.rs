@@ -248,14 +248,9 @@ fn p2_v1_a_placeholder_that_could_not_be_bound_follows_the_pods_that_were_bound_
         let at_once = DeleteParams::default().grace_period(0);
         twins.delete(&twin.name_any(), &at_once).await?;
 
-        // Usually the task's pod is beside the twin. If the scheduler was binding the placeholder at this moment, it is beside the
-        // placeholder's nominated node, and the placeholder's pod stays.
         let home = node_of(&scene, "one").await?;
-        let returns = |pod: &Pod| {
-            let is_next = pod.name_any() == first.name_any() && pod.uid() != first.uid();
-            is_next || (is_placeholder(pod) && nominated(pod) == Some(home.as_str()))
-        };
-        scene.until_many("return", 1, returns).await?;
+        let is_next = |pod: &Pod| is_placeholder(pod) && pod.uid() != first.uid();
+        scene.until_many("are new", 1, is_next).await?;
         scene.refuse_no_more().await?;
         let (_, placeholder) = scene.placeholder().await?;
         assert_eq!(node(&placeholder), Some(home.as_str()));

@@ -372,10 +372,9 @@ pub enum Sight {
     Resizing(String, String),
     /// The scheduler finds no node for the pod with this uid and these requests.
     Refused(String, String),
-    /// The scheduler could not bind the placeholder pod with this uid.
+    /// The scheduler could not bind a pod of the placeholder with this name. Since then, the scheduler has neither bound the
+    /// placeholder nor found that no node can take it.
     Failed(String),
-    /// As `Failed`, and the scheduler has bound pods of the run, and may choose another node for the placeholder.
-    Parted(String),
 }
 
 /// The API server's answer about the TaskRun of a waiting pod.

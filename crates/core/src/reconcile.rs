@@ -270,18 +270,13 @@ impl Decision {
     /// True if condition `sight` has lasted for `time`. If not, makes the next reconcile due when the condition will have lasted
     /// for `time`.
     fn lasts(&mut self, observed: &Observed, sight: Sight, time: Duration) -> bool {
-        let left = self.lasts_in(observed, sight, time);
+        let since = observed.since.get(&sight).copied().unwrap_or_default();
+        self.sights.insert(sight);
+        let left = time.saturating_sub(since);
         if !left.is_zero() {
             self.look_in(left);
         }
         left.is_zero()
-    }
-
-    /// The time left until condition `sight` has lasted for `time`. Adds the condition to the decision.
-    fn lasts_in(&mut self, observed: &Observed, sight: Sight, time: Duration) -> Duration {
-        let since = observed.since.get(&sight).copied().unwrap_or_default();
-        self.sights.insert(sight);
-        time.saturating_sub(since)
     }
 }
 

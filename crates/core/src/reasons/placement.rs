@@ -43,6 +43,11 @@ texts! {
         "The scheduler has bound pods of the run to node {node}, but it has not bound placeholder {placeholder}, which must be on \
          the same node. So the placeholder's pod is created again. The new pod can run only on this node, and reserves no room.";
 
+    placeholder_not_bound(placeholder: &str): PlaceholderMoved =
+        "The scheduler could not bind placeholder {placeholder} to the node that it had chosen. But it may have bound pods of the \
+         run to this node, because it assumes that each binding succeeds. So the placeholder's pod is created again. The new pod \
+         waits until the node of these pods is known.";
+
     pod_let_go(pod: &str, placeholder: &str): PodLetGo =
         "Pod {pod} is now allowed to run on another node than placeholder {placeholder}. The scheduler found no node that can \
          take both of them and that reaches the volumes of the placeholder's claims. The pod uses none of these claims, so it \

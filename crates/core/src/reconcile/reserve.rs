@@ -36,9 +36,9 @@ pub(super) const MOMENT: Duration = Duration::from_secs(2);
 const RESIZED: Duration = Duration::from_secs(10);
 /// The scheduler normally tries to bind a pod with new requests within this time.
 const REFUSED: Duration = Duration::from_secs(5);
-
-/// If the scheduler could not bind a pod, it chooses a node for the pod again after one to two seconds.
-const PAUSE: Duration = Duration::from_millis(1500);
+/// After the scheduler could not bind a placeholder, it has normally bound the pods that it had assumed beside the placeholder
+/// within this time. (While a claim is provisioned for such a pod, kube-scheduler looks at the claim once a second.)
+const SETTLED: Duration = Duration::from_secs(3);
 
 /// The nodes that may take a placeholder's pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,14 +86,33 @@ pub(super) fn placed(observed: &Observed) -> impl Iterator<Item = Placed<'_>> {
 
 /// Sets the requests of the pods of the run's placeholders.
 pub(super) fn reserve(observed: &Observed, decision: &mut Decision) {
+    remember_failures(observed, decision);
     for placed in placed(observed) {
         if placed.labels.gated {
+            if placed.home().is_none() && placed.may_part(decision) {
+                continue;
+            }
             let gated = Sight::Gated(placed.pod.object.uid.clone());
             if observed.leads || decision.lasts(observed, gated, MOMENT) {
                 placed.open(decision);
             }
         } else if observed.leads {
             placed.reduce(decision);
+        }
+    }
+}
+
+/// Notes each placeholder that the scheduler could not bind, until the scheduler binds the placeholder or finds no node for it.
+fn remember_failures(observed: &Observed, decision: &mut Decision) {
+    for (name, own) in &observed.placeholders {
+        let failure = Sight::Failed(name.clone());
+        let pod = observed.pods.values().find(|pod| pod.is_of(own));
+        let unscheduled = pod.and_then(|pod| pod.unscheduled.as_ref());
+        let has_failed = unscheduled.is_some_and(|it| it.failed);
+        let is_over =
+            pod.is_some_and(|pod| pod.node.is_some()) || unscheduled.is_some_and(|it| it.no_node);
+        if has_failed || (observed.since.contains_key(&failure) && !is_over) {
+            decision.sights.insert(failure);
         }
     }
 }
@@ -133,8 +152,10 @@ impl<'a> Placed<'a> {
         let mut followers = self.followers().all();
         let is_younger =
             self.own.backend == Backend::Pod && followers.any(|pod| pod.created < self.pod.created);
-        let had_pod =
-            self.own.record.moved.is_some() || moved(self.own, self.pod).is_some() || is_younger;
+        let had_pod = self.own.record.moved.is_some()
+            || moved(self.own, self.pod).is_some()
+            || is_younger
+            || decision.sights.contains(&self.failure());
         decision.steps.push(Step::Open {
             unless_followed: had_pod && home.is_none(),
             placeholder: self.own.object.name.clone(),
@@ -173,7 +194,7 @@ impl<'a> Placed<'a> {
             let step = less.map(|size| self.shrink(size, None));
             decision.steps.extend(step);
         } else if self.pod.unscheduled.as_ref().is_some_and(|it| it.failed) {
-            self.return_to_pods(decision);
+            self.start_anew(decision);
         } else if self.is_refused(decision) {
             if let Some(reason) = self.other_nodes() {
                 // The scheduler binds several pods at the same time, so it may be binding this pod now.
@@ -258,27 +279,37 @@ impl<'a> Placed<'a> {
         }
     }
 
-    /// Decides for a placeholder whose pod the scheduler could not bind. If the scheduler has bound pods of the run meanwhile, the
-    /// placeholder must be bound to the node of these pods.
-    fn return_to_pods(&self, decision: &mut Decision) {
-        let uid = &self.pod.object.uid;
-        let pause = decision.lasts_in(self.observed, Sight::Failed(uid.clone()), PAUSE);
-        let Some(home) = self.home() else { return };
-        if let Some(size) = self.less(&self.own.needs.requests) {
-            // The pods of the run have room already. With the reservation, the placeholder may not fit beside them. With
-            // `Reserves::Peak`, the room for pods to come is lost too: to be on the node of the others is more important.
-            return decision.steps.push(self.shrink(size, None));
+    /// Deletes the pod that the scheduler could not bind, if pods of the run may be bound to the node that the scheduler had chosen
+    /// for the placeholder. The next pod has the gate. So the scheduler does not choose another node for it before the node of
+    /// these pods is known.
+    fn start_anew(&self, decision: &mut Decision) {
+        let home = self.home().as_deref().map(on_node);
+        let limit = &self.labels.limited_by;
+        let goes_home = home.is_some() && *limit == home;
+        if goes_home || (home.is_none() && !self.may_part(decision)) {
+            return;
         }
-        let unscheduled = self.pod.unscheduled.as_ref();
-        let nominated = unscheduled.and_then(|it| it.nominated.as_deref());
-        if nominated != Some(&home)
-            && self.may_be_elsewhere(&home)
-            // After the pause, the scheduler may be binding the pod beside the others.
-            && (!pause.is_zero() || decision.lasts(self.observed, Sight::Parted(uid.clone()), MOMENT))
-            && let Some(reason) = self.other_nodes()
-        {
+        if !self.own.gated {
+            let name = self.own.object.name.clone();
+            decision.steps.push(Step::Gate(name));
+        } else if self.own.observed {
+            let reason = reasons::placeholder_not_bound(self.spec.name.as_str());
             decision.steps.push(evict(self.pod, None, reason));
         }
+    }
+
+    /// True if the scheduler could not bind the placeholder a moment ago, and may be binding pods of the run to the node that it
+    /// had chosen for the placeholder: the scheduler assumes that each binding succeeds. It is not binding a pod for which it
+    /// found no node, because it tries such a pod again only after the placeholder is bound.
+    fn may_part(&self, decision: &mut Decision) -> bool {
+        let is_refused = |pod: &Pod| pod.unscheduled.as_ref().is_some_and(|it| it.no_node);
+        decision.sights.contains(&self.failure())
+            && self.followers().waiting().any(|pod| !is_refused(pod))
+            && !decision.lasts(self.observed, self.failure(), SETTLED)
+    }
+
+    fn failure(&self) -> Sight {
+        Sight::Failed(self.own.object.name.clone())
     }
 
     /// True if the scheduler has found no node for the newest version of the pod. The scheduler updates the condition's

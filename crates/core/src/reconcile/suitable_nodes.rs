@@ -21,19 +21,6 @@ impl<'a> Placed<'a> {
         nodes.find(|node| misplaced(own, self.observed.node(node)).is_none())
     }
 
-    /// True if `home` and also another node may take the placeholder. False while the volume of a claim is not known, because
-    /// perhaps only one node reaches this volume.
-    pub(super) fn may_be_elsewhere(&self, home: &str) -> bool {
-        let claims = self.observed.claims_of(self.spec, self.pod);
-        let has_volume = |claim| {
-            let seen = self.observed.volumes.get(claim);
-            seen.is_some_and(|seen| seen.volume.is_some())
-        };
-        let nodes = self.good_nodes(&self.own.needs);
-        let (at_home, elsewhere): (Vec<_>, Vec<_>) = nodes.partition(|node| node.name == home);
-        claims.iter().all(has_volume) && !at_home.is_empty() && !elsewhere.is_empty()
-    }
-
     /// Up to [`NODES`] nodes that are large enough for the placeholder and this pod, without the node that the placeholder
     /// left. Empty if no node is too small, because then no preference is needed. The placeholder prefers the returned nodes,
     /// because the placeholder's requests do not always show the pod's whole size: Kubernetes resizes only CPU and memory, and

@@ -335,70 +335,102 @@ fn b3_n2_a_placeholder_that_finds_no_node_asks_again_where_its_runs_pods_are() {
     }
 }
 
-/// The scheduler assumes that its bindings succeed, so it may bind a pod beside a placeholder that it then cannot bind.
-#[test]
-fn p2_a_placeholder_that_could_not_be_bound_returns_at_once_to_pods_that_were_bound_beside_it() {
-    let evictions = |observed: &Observed| {
-        let steps = reconcile(observed).steps.into_iter();
-        let reasons = steps.filter_map(|step| match step {
-            Step::Evict { reason, .. } => Some(reason),
-            _ => None,
-        });
-        codes(&reasons.collect::<Vec<_>>()).join(" ")
-    };
-    let mut observed = refused(gated(), 50);
-    own(&mut observed).gated = true;
+/// The scheduler could not bind the placeholder, and may be binding pod `a` to the node that it had chosen.
+fn not_bound() -> Observed {
+    let mut observed = refused(asks_again("placement", &[task("a", "", 300)]), 3550);
     let refusal = own_pod(&mut observed).unscheduled.as_mut().unwrap();
     (refusal.no_node, refusal.failed) = (false, true);
-    assert_eq!(evictions(&observed), "", "the scheduler tries again");
-    let beside = Pod {
-        follows: vec![name(&observed)],
-        claims: vec![CLAIM.to_owned()],
-        ..on_node_1("a", 300)
-    };
-    add(&mut observed, beside);
-    assert_eq!(evictions(&observed), "PlaceholderMoved");
-    let mut reserves = observed.clone();
-    labels(&mut reserves).asks = cpu(3550);
-    assert_eq!(evictions(&reserves), "");
-    assert_eq!(shrinking(&reconcile(&reserves)), Some((50, None)));
-    set_reserves(&mut reserves, "peak");
-    assert_eq!(shrinking(&reconcile(&reserves)), Some((50, None)));
-    let stays: [fn(&mut Observed); 6] = [
-        |observed| {
-            let failed = own_pod(observed).unscheduled.as_mut();
-            failed.unwrap().nominated = Some("node-1".to_owned());
-        },
-        |observed| node(observed, "node-2").unschedulable = true,
-        |observed| {
-            let labels = BTreeMap::from([("pool".to_owned(), "gpu".to_owned())]);
-            node(observed, "node-2").labels = labels.clone();
-            own(observed).needs.selector = labels;
-        },
-        |observed| pin(observed, CLAIM),
-        |observed| observed.volumes.get_mut(CLAIM).unwrap().volume = None,
-        |observed| own(observed).gated = false,
-    ];
-    for change in stays {
-        let mut observed = observed.clone();
-        change(&mut observed);
-        assert_eq!(evictions(&observed), "");
+    observed
+}
+
+fn evictions(observed: &Observed) -> Vec<&'static str> {
+    let steps = reconcile(observed).steps.into_iter();
+    let codes = steps.filter_map(|step| match step {
+        Step::Evict { reason, .. } => Some(reason.code.as_str()),
+        _ => None,
+    });
+    codes.collect()
+}
+
+#[test]
+fn p2_a_placeholder_that_could_not_be_bound_starts_anew_if_pods_of_its_run_may_be_bound_already() {
+    let mut observed = not_bound();
+    assert_eq!(evictions(&observed), ["PlaceholderMoved"]);
+    let mut alone = observed.clone();
+    alone.pods.remove("a");
+    assert!(evictions(&alone).is_empty(), "the scheduler tries again");
+    let mut waits = observed.clone();
+    let pod = Arc::make_mut(waits.pods.get_mut("a").unwrap());
+    unschedulable(pod, "0/2 nodes are available");
+    assert!(evictions(&waits).is_empty(), "no binding is under way");
+    let mut follows = observed.clone();
+    follows.leads = false;
+    assert!(evictions(&follows).is_empty());
+    own(&mut observed).gated = false;
+    let steps = reconcile(&observed).steps;
+    assert_eq!(steps, [Step::Gate(name(&observed))]);
+    own(&mut observed).gated = true;
+    own(&mut observed).observed = false;
+    assert!(reconcile(&observed).steps.is_empty());
+    own(&mut observed).observed = true;
+    // If the API server refuses each binding, the placeholder does not start anew again and again.
+    for _ in 0..3 {
+        pass(&mut observed, SECOND);
     }
-    // The scheduler may have chosen a node again.
-    let mut late = observed.clone();
-    late.pods.remove("a");
-    pass(&mut late, 2 * SECOND);
-    late.pods = observed.pods.clone();
-    pass(&mut late, SECOND);
-    assert_eq!(evictions(&late), "");
-    pass(&mut late, SECOND);
-    assert_eq!(evictions(&late), "PlaceholderMoved");
+    assert!(evictions(&observed).is_empty());
+    Arc::make_mut(observed.pods.get_mut("a").unwrap()).node = Some("node-1".to_owned());
+    assert_eq!(evictions(&observed), ["PlaceholderMoved"]);
     let home = "node node-1, where pods of the run were".to_owned();
     labels(&mut observed).limited_by = Some(home);
-    assert_eq!(evictions(&observed), "", "it is limited to this node");
-    labels(&mut observed).limited_by = None;
-    observed.leads = false;
-    assert_eq!(evictions(&observed), "");
+    assert!(evictions(&observed).is_empty(), "it goes to this node");
+}
+
+#[test]
+fn p2_after_a_failed_binding_the_gate_stays_until_the_node_of_the_runs_pods_is_known() {
+    let mut observed = not_bound();
+    pass(&mut observed, SECOND);
+    // The pod is deleted, and its controller creates the next one.
+    let pod = own_pod(&mut observed).object.name.clone();
+    let mut next = observed.pods.remove(&pod);
+    pass(&mut observed, Duration::ZERO);
+    let pod = Arc::make_mut(next.as_mut().unwrap());
+    pod.unscheduled = None;
+    let labels = pod.placeholder.as_mut().unwrap();
+    (labels.gated, labels.asks) = (true, cpu(50));
+    add(&mut observed, pod.clone());
+    let opens = |observed: &Observed| {
+        let mut steps = reconcile(observed).steps.into_iter();
+        steps.find_map(|step| match step {
+            Step::Open {
+                place,
+                sizes,
+                unless_followed,
+                ..
+            } => Some((place.only, sizes.len(), unless_followed)),
+            _ => None,
+        })
+    };
+    for leads in [true, false] {
+        observed.leads = leads;
+        assert_eq!(opens(&observed), None);
+    }
+    observed.leads = true;
+    let mut known = observed.clone();
+    Arc::make_mut(known.pods.get_mut("a").unwrap()).node = Some("node-1".to_owned());
+    assert_eq!(opens(&known), Some((Some("node-1".to_owned()), 0, false)));
+    let mut alone = observed.clone();
+    alone.pods.remove("a");
+    assert!(opens(&alone).is_some());
+    pass(&mut observed, SECOND);
+    assert_eq!(opens(&observed), None);
+    pass(&mut observed, SECOND);
+    assert_eq!(opens(&observed), Some((None, 2, true)), "asks live");
+    // The scheduler finds no node, and later a node to which it cannot bind the pod. That is a new failure.
+    let mut later = refused(observed, 3550);
+    pass(&mut later, SECOND);
+    let refusal = own_pod(&mut later).unscheduled.as_mut().unwrap();
+    (refusal.no_node, refusal.failed) = (false, true);
+    assert_eq!(evictions(&later), ["PlaceholderMoved"]);
 }
 
 #[test]
