@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail};
 use coscheduler_core::labels::TASK_RUN;
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use coscheduler_kubernetes::pods::is_unschedulable;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::cramped::{gated, stranger, stranger_on, submit, waits};
@@ -212,8 +213,7 @@ fn n2_a_task_without_volumes_that_fits_no_node_the_rest_fits_is_let_go() -> Outc
 }
 
 /// While the scheduler binds a placeholder, it also binds pods beside it. Then the placeholder's own binding may fail. Here, the
-/// API server refuses to bind the placeholder, and a pod with the same labels attracts the task's pod to a node. The scheduler
-/// would choose the other node for the placeholder, because it is emptier.
+/// API server refuses to bind the placeholder, and a pod with the same labels attracts the task's pod to a node.
 #[test]
 fn p2_v1_a_placeholder_that_could_not_be_bound_follows_the_pods_that_were_bound_beside_it()
 -> Outcome {
@@ -233,13 +233,7 @@ fn p2_v1_a_placeholder_that_could_not_be_bound_follows_the_pods_that_were_bound_
             .until_all("are not bound", |pods| failed(pods).is_some())
             .await?;
         let first = failed(&pods).unwrap();
-        // The scheduler tries the nominated node first.
-        let nodes = [1, 2].map(|number| scene.pool_node(number));
-        let chosen = nodes
-            .iter()
-            .find(|it| Some(it.as_str()) != nominated(&first));
-        let chosen = chosen.unwrap();
-        let mut twin = stranger_on(chosen, "1")?;
+        let mut twin = stranger_on(&scene.pool_node(1), "1")?;
         twin.metadata.labels = first.metadata.labels.clone();
         let twins = scene.api::<Pod>();
         twins.create(&PostParams::default(), &twin).await?;
@@ -248,20 +242,19 @@ fn p2_v1_a_placeholder_that_could_not_be_bound_follows_the_pods_that_were_bound_
         let at_once = DeleteParams::default().grace_period(0);
         twins.delete(&twin.name_any(), &at_once).await?;
 
+        // After this, the node is full, so the scheduler would choose the other node for the placeholder.
         let home = node_of(&scene, "one").await?;
-        let is_next = |pod: &Pod| is_placeholder(pod) && pod.uid() != first.uid();
-        scene.until_many("are new", 1, is_next).await?;
+        stranger(&scene, &home, "3").await?;
         scene.refuse_no_more().await?;
+        let waits =
+            |pod: &Pod| is_placeholder(pod) && pod.uid() != first.uid() && is_unschedulable(pod);
+        scene.until_many("wait", 1, waits).await?;
+        twins.delete(&format!("stranger-{home}"), &at_once).await?;
         let (_, placeholder) = scene.placeholder().await?;
         assert_eq!(node(&placeholder), Some(home.as_str()));
         scene.succeeds("run").await?;
         scene.nothing_left_but(&[]).await
     })
-}
-
-fn nominated(pod: &Pod) -> Option<&str> {
-    let status = pod.status.as_ref();
-    status.and_then(|it| it.nominated_node_name.as_deref())
 }
 
 /// True if the scheduler chose a node for the placeholder's pod, but could not bind the pod to it.

@@ -11,6 +11,7 @@
 //! With [`Reserves::Nothing`], a placeholder asks for room only after it left a node that had no room for a pod of the run
 //! (module `make_room`). Then it asks for the requests of the largest waiting pod.
 
+mod failed_binding;
 mod followers;
 
 use std::time::Duration;
@@ -36,9 +37,6 @@ pub(super) const MOMENT: Duration = Duration::from_secs(2);
 const RESIZED: Duration = Duration::from_secs(10);
 /// The scheduler normally tries to bind a pod with new requests within this time.
 const REFUSED: Duration = Duration::from_secs(5);
-/// After the scheduler could not bind a placeholder, it has normally bound the pods that it had assumed beside the placeholder
-/// within this time. (While a claim is provisioned for such a pod, kube-scheduler looks at the claim once a second.)
-const SETTLED: Duration = Duration::from_secs(3);
 
 /// The nodes that may take a placeholder's pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -86,7 +84,7 @@ pub(super) fn placed(observed: &Observed) -> impl Iterator<Item = Placed<'_>> {
 
 /// Sets the requests of the pods of the run's placeholders.
 pub(super) fn reserve(observed: &Observed, decision: &mut Decision) {
-    remember_failures(observed, decision);
+    failed_binding::remember(observed, decision);
     for placed in placed(observed) {
         if placed.labels.gated {
             if placed.home().is_none() && placed.may_part(decision) {
@@ -98,21 +96,6 @@ pub(super) fn reserve(observed: &Observed, decision: &mut Decision) {
             }
         } else if observed.leads {
             placed.reduce(decision);
-        }
-    }
-}
-
-/// Notes each placeholder that the scheduler could not bind, until the scheduler binds the placeholder or finds no node for it.
-fn remember_failures(observed: &Observed, decision: &mut Decision) {
-    for (name, own) in &observed.placeholders {
-        let failure = Sight::Failed(name.clone());
-        let pod = observed.pods.values().find(|pod| pod.is_of(own));
-        let unscheduled = pod.and_then(|pod| pod.unscheduled.as_ref());
-        let has_failed = unscheduled.is_some_and(|it| it.failed);
-        let is_over =
-            pod.is_some_and(|pod| pod.node.is_some()) || unscheduled.is_some_and(|it| it.no_node);
-        if has_failed || (observed.since.contains_key(&failure) && !is_over) {
-            decision.sights.insert(failure);
         }
     }
 }
@@ -277,39 +260,6 @@ impl<'a> Placed<'a> {
             };
             decision.steps.push(ask_again(self, record, reason));
         }
-    }
-
-    /// Deletes the pod that the scheduler could not bind, if pods of the run may be bound to the node that the scheduler had chosen
-    /// for the placeholder. The next pod has the gate. So the scheduler does not choose another node for it before the node of
-    /// these pods is known.
-    fn start_anew(&self, decision: &mut Decision) {
-        let home = self.home().as_deref().map(on_node);
-        let limit = &self.labels.limited_by;
-        let goes_home = home.is_some() && *limit == home;
-        if goes_home || (home.is_none() && !self.may_part(decision)) {
-            return;
-        }
-        if !self.own.gated {
-            let name = self.own.object.name.clone();
-            decision.steps.push(Step::Gate(name));
-        } else if self.own.observed {
-            let reason = reasons::placeholder_not_bound(self.spec.name.as_str());
-            decision.steps.push(evict(self.pod, None, reason));
-        }
-    }
-
-    /// True if the scheduler could not bind the placeholder a moment ago, and may be binding pods of the run to the node that it
-    /// had chosen for the placeholder: the scheduler assumes that each binding succeeds. It is not binding a pod for which it
-    /// found no node, because it tries such a pod again only after the placeholder is bound.
-    fn may_part(&self, decision: &mut Decision) -> bool {
-        let is_refused = |pod: &Pod| pod.unscheduled.as_ref().is_some_and(|it| it.no_node);
-        decision.sights.contains(&self.failure())
-            && self.followers().waiting().any(|pod| !is_refused(pod))
-            && !decision.lasts(self.observed, self.failure(), SETTLED)
-    }
-
-    fn failure(&self) -> Sight {
-        Sight::Failed(self.own.object.name.clone())
     }
 
     /// True if the scheduler has found no node for the newest version of the pod. The scheduler updates the condition's

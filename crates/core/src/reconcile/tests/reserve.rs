@@ -363,6 +363,9 @@ fn p2_a_placeholder_that_could_not_be_bound_starts_anew_if_pods_of_its_run_may_b
     let pod = Arc::make_mut(waits.pods.get_mut("a").unwrap());
     unschedulable(pod, "0/2 nodes are available");
     assert!(evictions(&waits).is_empty(), "no binding is under way");
+    let pod = Arc::make_mut(waits.pods.get_mut("a").unwrap());
+    unschedulable(pod, "persistentvolumeclaim \"source\" not found");
+    assert_eq!(evictions(&waits), ["PlaceholderMoved"]);
     let mut follows = observed.clone();
     follows.leads = false;
     assert!(evictions(&follows).is_empty());
