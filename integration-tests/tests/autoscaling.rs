@@ -158,7 +158,8 @@ async fn play(
 }
 
 /// Creates the same runs in each mode. Checks that runs that reserve room need at most one and a half times as many CPUs as
-/// without coscheduling, and that isolated runs need at most one node each. With `nothing`, checks only that all runs succeed.
+/// without coscheduling, and that isolated runs need at most one node each. With `nothing`, isolated runs may need any number of
+/// nodes, and other runs five times as many CPUs.
 fn in_each_mode(reserves: Reserves, waves: &[usize]) -> Outcome {
     let runs: usize = waves.iter().sum();
     shared(reserves, async |scene| {
@@ -168,19 +169,21 @@ fn in_each_mode(reserves: Reserves, waves: &[usize]) -> Outcome {
         for (mode, added) in &added {
             println!("{reserves}: {mode} adds {added} for {runs} runs");
         }
-        if reserves == Reserves::Nothing {
-            return Ok(());
-        }
+        // In halves of what Karpenter adds without coscheduling.
+        let most = match reserves {
+            Reserves::Nothing => 10,
+            Reserves::Placement | Reserves::Peak => 3,
+        };
         for mode in ["workspaces", "pipelineruns"] {
             let (with, without) = (added[mode].cpus(), added[WITHOUT].cpus());
             ensure!(
-                2 * with <= 3 * without,
+                2 * with <= most * without,
                 "{reserves}: {mode} adds {with} CPUs, without coscheduling it is {without}"
             );
         }
         let isolated = added["isolate-pipelinerun"].nodes();
         ensure!(
-            isolated <= runs,
+            isolated <= runs || reserves == Reserves::Nothing,
             "{isolated} nodes for {runs} isolated runs"
         );
         Ok(())

@@ -61,12 +61,16 @@ impl Crowd {
         };
         let numbers: Result<Vec<usize>, _> = text.split(',').map(str::parse).collect();
         match numbers.as_deref() {
-            Ok(&[waiting, refused, unplaceable]) => Ok(Self {
-                waiting,
-                refused,
-                unplaceable,
-            }),
-            _ => bail!("{CROWD}={text:?}: expected three numbers, like 256,1000,500"),
+            Ok(&[waiting, refused, unplaceable])
+                if waiting >= 200 && refused >= 100 && unplaceable >= 100 =>
+            {
+                Ok(Self {
+                    waiting,
+                    refused,
+                    unplaceable,
+                })
+            }
+            _ => bail!("{CROWD}={text:?}: expected three numbers, 200,100,100 or more"),
         }
     }
 }

@@ -16,7 +16,7 @@ use integration_tests::refusing::Refusal;
 use integration_tests::runs::{Run, run};
 use integration_tests::sets::only_pods;
 use integration_tests::waits::Waits;
-use integration_tests::{Scene, shared_with_overrides};
+use integration_tests::{Scene, alone, shared_with_overrides};
 use k8s_openapi::api::core::v1::{LimitRange, Pod};
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, PostParams};
@@ -239,7 +239,26 @@ fn b3_where_limits_may_not_exceed_requests_only_a_run_that_reserves_nothing_star
     })
 }
 
-/// Kubernetes before 1.33 refuses every resize, because it has no `pods/resize`.
+#[test]
+fn b3_without_pods_resize_a_run_starts_without_a_reservation_and_its_author_hears_it() -> Outcome {
+    let config = Config {
+        nodes: 1,
+        resizes_pods: false,
+        ..Config::default()
+    };
+    alone(config, async |scene| {
+        scene.stack.allow_overrides().await?;
+        // Beside a reservation, the first task would have no room on this node.
+        scene.pool_of(&[("4", 110)]).await?;
+        for (name, mode) in ["one", "two", "three"].into_iter().zip(MODES) {
+            scene.submit(three(name, mode).in_pool_of(scene)).await?;
+            scene.told(name, "ReservationRefused").await?;
+            scene.succeeds(name).await?;
+        }
+        scene.nothing_left_but(&[]).await
+    })
+}
+
 #[test]
 fn b3_if_every_resize_is_refused_a_run_starts_without_a_reservation_and_its_author_hears_it()
 -> Outcome {

@@ -48,7 +48,7 @@ pub enum Action {
     /// Create each of these placeholders that does not exist. The list is not empty. An existing placeholder is never changed
     /// (P1).
     Ensure(Vec<PlaceholderSpec>),
-    /// Delete the run's placeholders, and the claims for which [`goes_with`](crate::reconcile::delete_claims::goes_with) is true.
+    /// Delete the run's placeholders, and the claims for which [`goes_with`](crate::reconcile::claims_to_delete::goes_with) is true.
     /// Owner references with the run's uid identify these objects (P6).
     Release {
         /// The cause.

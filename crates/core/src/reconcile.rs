@@ -2,7 +2,7 @@
 //! gives the same decision. So a service may decide again at any time, for example after a restart or after each step. Field
 //! `leads` of the observation is true on the leader. Only the leader moves placeholders and pods.
 
-pub mod delete_claims;
+pub mod claims_to_delete;
 pub mod evacuate;
 pub mod requests;
 pub mod reserve;
@@ -90,7 +90,7 @@ pub enum Step {
     /// Delete this claim.
     DeleteClaim(ObjectRef),
     /// List the namespace's pods. Then remove the finalizer `pvc-protection` from these claims. A claim keeps the finalizer if a
-    /// pod that has not completed uses the claim ([`unprotectable`](delete_claims::unprotectable)).
+    /// pod that has not completed uses the claim ([`unprotectable`](claims_to_delete::unprotectable)).
     Unprotect(Vec<Arc<KnownClaim>>),
     /// Write to the placeholder's object. This makes the placeholder's controller retry the creation of the pod.
     Retry(Update),

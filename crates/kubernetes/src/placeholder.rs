@@ -1,7 +1,7 @@
 //! A placeholder is a StatefulSet with one pod, or only a pod (key `placeholder-backend`). This module builds these objects, reads
 //! StatefulSets, and makes patches. Module `placeholder` of the placeholder-manager sends the requests.
 //!
-//! No other code depends on the kind of these objects. `docs/decisions/placeholder-seam.md` lists the exceptions.
+//! No other code depends on the kind of these objects. `docs/decisions/kinds-of-placeholders.md` lists the exceptions.
 
 pub mod adopt;
 pub mod patch;

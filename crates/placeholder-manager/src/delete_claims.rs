@@ -1,10 +1,10 @@
-//! Deletes the claims of a run that has ended, and removes their finalizer `kubernetes.io/pvc-protection`. Module `delete_claims`
-//! of `core` decides which claims, and when. No other module deletes claims.
+//! Deletes the claims of a run that has ended, and removes their finalizer `kubernetes.io/pvc-protection`. Module
+//! `claims_to_delete` of `core` decides which claims, and when. No other module deletes claims.
 
 use std::sync::Arc;
 
 use coscheduler_core::observed::{KnownClaim, ObjectRef};
-use coscheduler_core::reconcile::delete_claims::{PodUse, unprotectable};
+use coscheduler_core::reconcile::claims_to_delete::{PodUse, unprotectable};
 use coscheduler_kubernetes::{claims, pods};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};

@@ -24,7 +24,7 @@ use tokio::sync::{OnceCell, Semaphore};
 
 use coscheduler_core::observed::{KnownClaim, ObjectRef, RunPresence};
 use coscheduler_core::pipeline_run::PipelineRun as View;
-use coscheduler_core::reconcile::delete_claims::PodUse;
+use coscheduler_core::reconcile::claims_to_delete::PodUse;
 use coscheduler_core::volumes::SeenVolume;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done};
 use coscheduler_kubernetes::transient::{is_transient, is_webhook_down};

@@ -27,6 +27,9 @@ pub struct Config {
     pub audit_log: bool,
     /// True if the API server supports streaming lists (feature gate `WatchList`), which is its default.
     pub streaming_lists: bool,
+    /// True if the API server serves `pods/resize`, as Kubernetes does since 1.33. Otherwise, it behaves like Kubernetes 1.34
+    /// without this feature.
+    pub resizes_pods: bool,
     /// True if Karpenter adds nodes of 2, 4, 8 or 16 CPUs for pods that fit on no node. Karpenter is built if it is missing. In a
     /// bed with Karpenter, no pod is deleted because of a taint.
     pub karpenter: bool,
@@ -47,6 +50,7 @@ impl Default for Config {
             tekton_webhook: true,
             audit_log: false,
             streaming_lists: true,
+            resizes_pods: true,
             karpenter: false,
             folder: None,
         }

@@ -119,6 +119,11 @@ pub(crate) async fn start_api_server(site: &Site, config: &Config) -> Result<(u1
     if !config.streaming_lists {
         arguments.push("--feature-gates=WatchList=false".to_owned());
     }
+    if !config.resizes_pods {
+        // Later versions do not allow to switch this feature off.
+        arguments.push("--emulated-version=1.34".to_owned());
+        arguments.push("--feature-gates=InPlacePodVerticalScaling=false".to_owned());
+    }
     if config.audit_log {
         let policy = site.folder.join("audit-policy.yaml");
         fs::write(&policy, AUDIT_POLICY)

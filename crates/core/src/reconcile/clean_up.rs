@@ -5,7 +5,7 @@
 //! deleted when no placeholder is left that could adopt the pod. Each step depends only on the objects that exist now, so any
 //! replica may repeat it at any time.
 
-use super::delete_claims::delete_claims;
+use super::claims_to_delete::delete_claims;
 use super::{Decision, Released, Step};
 use crate::observed::Observed;
 

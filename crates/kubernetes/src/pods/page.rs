@@ -1,7 +1,7 @@
 //! One page of a list of pods. It keeps only phases, names and claims, because one pod can have many kilobytes.
 
 use coscheduler_core::observed::PodPhase;
-use coscheduler_core::reconcile::delete_claims::PodUse;
+use coscheduler_core::reconcile::claims_to_delete::PodUse;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
 use serde::Deserialize;
 use serde::de::IgnoredAny;

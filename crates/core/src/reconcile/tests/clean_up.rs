@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::observed::PROTECTION;
-use crate::reconcile::delete_claims::{PodUse, unprotectable};
+use crate::reconcile::claims_to_delete::{PodUse, unprotectable};
 use proptest::prelude::*;
 
 fn claim(name: &str, deleting: bool, protected: bool) -> Arc<KnownClaim> {
