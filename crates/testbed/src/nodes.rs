@@ -20,6 +20,7 @@ use crate::manifests;
 use crate::waiting::until;
 
 const NODE_STAGES: &str = include_str!("../manifests/node-stages.yaml");
+const POD_RESIZE_STAGE: &str = include_str!("../manifests/pod-resize-stage.yaml");
 const POD_STAGES: &str = include_str!("../manifests/pod-stages.yaml");
 const STORAGE_STAGES: &str = include_str!("../manifests/storage-stages.yaml");
 const STORAGE_CLASSES: &str = include_str!("../manifests/storage-classes.yaml");
@@ -51,12 +52,19 @@ pub(crate) fn start_kwok(site: &Site, config: &Config) -> Result<()> {
         },
     });
     let own = kwok_stages(&site.binaries.kwok_stages()?)?;
+    let mut parts = vec![
+        options.to_string(),
+        own,
+        NODE_STAGES.to_owned(),
+        pods,
+        storage,
+    ];
+    if config.resizes_pods {
+        parts.push(POD_RESIZE_STAGE.to_owned());
+    }
     let path = site.folder.join("kwok.yaml");
-    fs::write(
-        &path,
-        format!("{options}\n---\n{own}\n---\n{NODE_STAGES}\n---\n{pods}\n---\n{storage}"),
-    )
-    .with_context(|| format!("failed to write {}", path.display()))?;
+    fs::write(&path, parts.join("\n---\n"))
+        .with_context(|| format!("failed to write {}", path.display()))?;
     site.start(
         "kwok",
         &[
