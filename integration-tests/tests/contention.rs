@@ -213,7 +213,8 @@ fn n2_a_task_without_volumes_that_fits_no_node_the_rest_fits_is_let_go() -> Outc
 }
 
 /// While the scheduler binds a placeholder, it also binds pods beside it. Then the placeholder's own binding may fail. Here, the
-/// API server refuses to bind the placeholder, and a pod with the same labels attracts the task's pod to a node.
+/// API server refuses to bind the placeholder, and a pod with the same labels attracts the task's pod to a node. This node is then
+/// full, so the scheduler would choose the other node for the placeholder, even if it has nominated the first one.
 #[test]
 fn p2_v1_a_placeholder_that_could_not_be_bound_follows_the_pods_that_were_bound_beside_it()
 -> Outcome {
@@ -221,7 +222,7 @@ fn p2_v1_a_placeholder_that_could_not_be_bound_follows_the_pods_that_were_bound_
         scene.pool_of(&[("4", 110), ("4", 110)]).await?;
         scene.refuse_to_bind_placeholders().await?;
         let run = run("run")
-            .in_mode("pipelineruns")
+            .in_mode("isolate-pipelinerun")
             .in_pool_of(&scene)
             .template_of_class("source", MOVABLE_STORAGE_CLASS)
             .task("one", &["source"], &[])
@@ -242,7 +243,6 @@ fn p2_v1_a_placeholder_that_could_not_be_bound_follows_the_pods_that_were_bound_
         let at_once = DeleteParams::default().grace_period(0);
         twins.delete(&twin.name_any(), &at_once).await?;
 
-        // After this, the node is full, so the scheduler would choose the other node for the placeholder.
         let home = node_of(&scene, "one").await?;
         stranger(&scene, &home, "3").await?;
         scene.refuse_no_more().await?;

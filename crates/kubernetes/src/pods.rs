@@ -132,13 +132,19 @@ pub fn scheduler_said(pod: &Pod) -> Option<&str> {
 /// The scheduler's last result for a pod that it has not bound (Kubernetes API reference, `PodCondition`).
 fn unscheduled(pod: &Pod) -> Option<Unscheduled> {
     let condition = scheduled(pod, "False")?;
-    // If the scheduler makes room on a node by preemption, it nominates this node.
-    let status = pod.status.as_ref();
-    let is_nominated = status.is_some_and(|it| it.nominated_node_name.is_some());
+    let nominated = pod.status.as_ref()?.nominated_node_name.clone();
+    // If the scheduler makes room on a node by preemption, it nominates this node. For a pod that must not preempt others, the
+    // name may be left over from an earlier try (kube-scheduler 1.35).
+    let policy = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.preemption_policy.as_deref());
+    let preempts = nominated.is_some() && policy != Some("Never");
     let reason = condition.reason.as_deref();
     Some(Unscheduled {
-        no_node: reason == Some("Unschedulable") && !is_nominated,
+        no_node: reason == Some("Unschedulable") && !preempts,
         failed: reason == Some("SchedulerError"),
+        nominated,
         message: condition.message.clone(),
         written: written(pod),
         is_newest: condition
@@ -400,10 +406,14 @@ mod tests {
         assert_eq!(waiting("SchedulingGated", None), Some((false, false)));
         assert_eq!(waiting("SchedulerError", None), Some((false, true)));
         assert_eq!(waiting("Unschedulable", Some("n")), None);
-        let preempts = seen(
-            None,
-            json!({"nominatedNodeName": "n", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}),
-        );
-        assert!(!preempts.unscheduled.unwrap().no_node);
+        let condition =
+            json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable"});
+        let status = json!({"nominatedNodeName": "n", "conditions": [condition]});
+        let preempts = seen(None, status.clone()).unscheduled.unwrap();
+        assert!(!preempts.no_node);
+        assert_eq!(preempts.nominated.as_deref(), Some("n"));
+        let never =
+            json!({"spec": {"preemptionPolicy": "Never", "containers": []}, "status": status});
+        assert!(is_unschedulable(&pod(never)));
     }
 }

@@ -144,6 +144,8 @@ pub struct Unscheduled {
     /// True if the scheduler met an error, normally because it could not bind the pod to the node that it had chosen: the
     /// condition's reason is `SchedulerError`. After a second or more, the scheduler chooses a node again.
     pub failed: bool,
+    /// `status.nominatedNodeName`: the node that the scheduler tries first.
+    pub nominated: Option<String>,
     /// The condition's message.
     pub message: Option<String>,
     /// The time at which kube-scheduler last changed the pod's status, in whole seconds.

@@ -177,7 +177,7 @@ impl<'a> Placed<'a> {
             let step = less.map(|size| self.shrink(size, None));
             decision.steps.extend(step);
         } else if self.pod.unscheduled.as_ref().is_some_and(|it| it.failed) {
-            self.start_anew(decision);
+            self.return_to_pods(decision);
         } else if self.is_refused(decision) {
             if let Some(reason) = self.other_nodes() {
                 // The scheduler binds several pods at the same time, so it may be binding this pod now.

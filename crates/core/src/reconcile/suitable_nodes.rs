@@ -21,6 +21,17 @@ impl<'a> Placed<'a> {
         nodes.find(|node| misplaced(own, self.observed.node(node)).is_none())
     }
 
+    /// True if several nodes may take the placeholder. False while the volume of a claim is not known: perhaps only one node
+    /// reaches this volume, and the scheduler looks only at the node for which the volume is being created.
+    pub(super) fn has_choice(&self) -> bool {
+        let claims = self.observed.claims_of(self.spec, self.pod);
+        let has_volume = |claim| {
+            let seen = self.observed.volumes.get(claim);
+            seen.is_some_and(|seen| seen.volume.is_some())
+        };
+        claims.iter().all(has_volume) && self.good_nodes(&self.own.needs).nth(1).is_some()
+    }
+
     /// Up to [`NODES`] nodes that are large enough for the placeholder and this pod, without the node that the placeholder
     /// left. Empty if no node is too small, because then no preference is needed. The placeholder prefers the returned nodes,
     /// because the placeholder's requests do not always show the pod's whole size: Kubernetes resizes only CPU and memory, and

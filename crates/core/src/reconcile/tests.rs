@@ -274,6 +274,7 @@ fn unschedulable(pod: &mut Pod, message: &str) {
     pod.unscheduled = Some(Unscheduled {
         no_node: true,
         failed: false,
+        nominated: None,
         message: Some(message.to_owned()),
         written: None,
         is_newest: true,

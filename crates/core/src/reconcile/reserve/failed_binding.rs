@@ -4,12 +4,14 @@
 
 use std::time::Duration;
 
-use super::{Placed, on_node};
+use super::Placed;
 use crate::observed::{Observed, Pod, Sight};
 use crate::reasons;
 use crate::reconcile::tell::refusals::waits_for_claim;
-use crate::reconcile::{Decision, Step, evict};
+use crate::reconcile::{Decision, evict};
 
+/// For this time, the scheduler does not try a pod again that it could not bind.
+const BACKOFF: Duration = Duration::from_secs(1);
 /// After the scheduler could not bind a placeholder, it has normally bound the pods that it had assumed beside the placeholder
 /// within this time. (While a claim is provisioned for such a pod, kube-scheduler looks at the claim once a second.)
 const SETTLED: Duration = Duration::from_secs(3);
@@ -30,39 +32,55 @@ pub(super) fn remember(observed: &Observed, decision: &mut Decision) {
 }
 
 impl Placed<'_> {
-    /// Deletes the pod that the scheduler could not bind, if pods of the run may be bound to the node that the scheduler had chosen
-    /// for the placeholder. The next pod has the gate. So the scheduler does not choose another node for it before the node of
-    /// these pods is known.
-    pub(super) fn start_anew(&self, decision: &mut Decision) {
-        let home = self.home().as_deref().map(on_node);
-        let limit = &self.labels.limited_by;
-        let goes_home = home.is_some() && *limit == home;
-        if goes_home || (home.is_none() && !self.may_part(decision)) {
+    /// Decides for a placeholder whose pod the scheduler could not bind. If the scheduler has bound pods of the run meanwhile, the
+    /// placeholder must be bound to the node of these pods. Normally the scheduler tries this node first
+    /// (`status.nominatedNodeName`), and the placeholder only has to give its reservation up, because it may not fit beside the
+    /// pods. But another isolated run may take the node at once. So an isolated placeholder does not wait until the scheduler has
+    /// bound its pods.
+    pub(super) fn return_to_pods(&self, decision: &mut Decision) {
+        let is_early = !decision.lasts(self.observed, self.failure(), BACKOFF);
+        let is_isolated = self.spec.is_isolated();
+        let Some(home) = self.home() else {
+            let is_urgent = is_early && is_isolated && self.own.gated && self.has_choice();
+            if is_urgent && self.may_part(decision) {
+                let reason = reasons::placeholder_not_bound(self.spec.name.as_str());
+                decision.steps.push(evict(self.pod, None, reason));
+            }
             return;
-        }
-        if !self.own.gated {
-            let name = self.own.object.name.clone();
-            decision.steps.push(Step::Gate(name));
-        } else if self.own.observed {
-            let reason = reasons::placeholder_not_bound(self.spec.name.as_str());
-            decision.steps.push(evict(self.pod, None, reason));
-        }
+        };
+        let unscheduled = self.pod.unscheduled.as_ref();
+        let nominated = unscheduled.and_then(|it| it.nominated.as_deref());
+        let may_part = self.has_choice() && (nominated != Some(&home) || is_isolated);
+        // After the backoff, the scheduler may be binding the pod beside the others.
+        let may_act = is_early || decision.lasts(self.observed, self.failure(), SETTLED);
+        let reason = self.other_nodes().filter(|_| may_part && may_act);
+        let anew = reason.map(|reason| evict(self.pod, None, reason));
+        // With `Reserves::Peak`, the room for pods to come is lost too: to be on the node of the others is more important.
+        let less = self.less(&self.own.needs.requests);
+        let less = less.map(|size| self.shrink(size, None));
+        let step = if is_isolated {
+            anew.or(less)
+        } else {
+            less.or(anew)
+        };
+        decision.steps.extend(step);
     }
 
     /// True if the scheduler could not bind the placeholder a moment ago, and may be binding pods of the run to the node that it
-    /// had chosen for the placeholder: the scheduler assumes that each binding succeeds. If it has found no node for a pod, it
-    /// normally tries this pod again only after the placeholder is bound, unless it missed one of the pod's claims.
+    /// had chosen for the placeholder: the scheduler assumes that each binding succeeds.
     pub(super) fn may_part(&self, decision: &mut Decision) -> bool {
-        let is_refused = |pod: &Pod| {
-            let no_node = pod.unscheduled.as_ref().is_some_and(|it| it.no_node);
-            no_node && !pod.scheduler_said().is_some_and(waits_for_claim)
-        };
         decision.sights.contains(&self.failure())
-            && self.followers().waiting().any(|pod| !is_refused(pod))
+            && self.followers().waiting().any(may_be_bound)
             && !decision.lasts(self.observed, self.failure(), SETTLED)
     }
 
     pub(super) fn failure(&self) -> Sight {
         Sight::Failed(self.own.object.name.clone())
     }
+}
+
+/// True if the scheduler may be binding the pod. If it has found no node for a pod, it normally tries the pod again only after
+/// the pod's placeholder is bound, unless it missed one of the pod's claims.
+fn may_be_bound(pod: &Pod) -> bool {
+    pod.unscheduled.is_none() || pod.scheduler_said().is_some_and(waits_for_claim)
 }

@@ -64,7 +64,11 @@ fn refused(mut observed: Observed, milli_cpu: i128) -> Observed {
 
 /// A run with these pods. Its placeholder has left node-1, and asks for room again.
 fn asks_again(reserves: &str, pods: &[Pod]) -> Observed {
-    let mut observed = gated();
+    asks_again_in(Mode::PipelineRuns, reserves, pods)
+}
+
+fn asks_again_in(mode: Mode, reserves: &str, pods: &[Pod]) -> Observed {
+    let mut observed = gated_in(mode, &[CLAIM]);
     set_reserves(&mut observed, reserves);
     for pod in pods {
         let follows = vec![name(&observed)];
@@ -336,11 +340,22 @@ fn b3_n2_a_placeholder_that_finds_no_node_asks_again_where_its_runs_pods_are() {
 }
 
 /// The scheduler could not bind the placeholder, and may be binding pod `a` to the node that it had chosen.
-fn not_bound() -> Observed {
-    let mut observed = refused(asks_again("placement", &[task("a", "", 300)]), 3550);
-    let refusal = own_pod(&mut observed).unscheduled.as_mut().unwrap();
-    (refusal.no_node, refusal.failed) = (false, true);
+fn not_bound(mode: Mode) -> Observed {
+    let mut observed = refused(
+        asks_again_in(mode, "placement", &[task("a", "", 300)]),
+        3550,
+    );
+    fails(&mut observed);
     observed
+}
+
+fn fails(observed: &mut Observed) {
+    let refusal = own_pod(observed).unscheduled.as_mut().unwrap();
+    (refusal.no_node, refusal.failed) = (false, true);
+}
+
+fn pod_a(observed: &mut Observed) -> &mut Pod {
+    Arc::make_mut(observed.pods.get_mut("a").unwrap())
 }
 
 fn evictions(observed: &Observed) -> Vec<&'static str> {
@@ -352,45 +367,88 @@ fn evictions(observed: &Observed) -> Vec<&'static str> {
     codes.collect()
 }
 
+const MOVED: &[&str] = &["PlaceholderMoved"];
+
+/// The scheduler assumes that its bindings succeed, so it may bind a pod beside a placeholder that it then cannot bind.
 #[test]
-fn p2_a_placeholder_that_could_not_be_bound_starts_anew_if_pods_of_its_run_may_be_bound_already() {
-    let mut observed = not_bound();
-    assert_eq!(evictions(&observed), ["PlaceholderMoved"]);
-    let mut alone = observed.clone();
-    alone.pods.remove("a");
-    assert!(evictions(&alone).is_empty(), "the scheduler tries again");
-    let mut waits = observed.clone();
-    let pod = Arc::make_mut(waits.pods.get_mut("a").unwrap());
-    unschedulable(pod, "0/2 nodes are available");
-    assert!(evictions(&waits).is_empty(), "no binding is under way");
-    let pod = Arc::make_mut(waits.pods.get_mut("a").unwrap());
-    unschedulable(pod, "persistentvolumeclaim \"source\" not found");
-    assert_eq!(evictions(&waits), ["PlaceholderMoved"]);
-    let mut follows = observed.clone();
-    follows.leads = false;
-    assert!(evictions(&follows).is_empty());
-    own(&mut observed).gated = false;
-    let steps = reconcile(&observed).steps;
-    assert_eq!(steps, [Step::Gate(name(&observed))]);
-    own(&mut observed).gated = true;
-    own(&mut observed).observed = false;
-    assert!(reconcile(&observed).steps.is_empty());
-    own(&mut observed).observed = true;
-    // If the API server refuses each binding, the placeholder does not start anew again and again.
-    for _ in 0..3 {
-        pass(&mut observed, SECOND);
+fn p2_a_placeholder_that_could_not_be_bound_returns_at_once_to_pods_that_were_bound_beside_it() {
+    let mut observed = not_bound(Mode::PipelineRuns);
+    assert!(evictions(&observed).is_empty(), "no pod is bound");
+    pod_a(&mut observed).node = Some("node-1".to_owned());
+    for reserves in ["placement", "peak"] {
+        let mut observed = observed.clone();
+        set_reserves(&mut observed, reserves);
+        assert_eq!(shrinking(&reconcile(&observed)), Some((50, None)));
+        assert!(evictions(&observed).is_empty());
     }
-    assert!(evictions(&observed).is_empty());
-    Arc::make_mut(observed.pods.get_mut("a").unwrap()).node = Some("node-1".to_owned());
-    assert_eq!(evictions(&observed), ["PlaceholderMoved"]);
-    let home = "node node-1, where pods of the run were".to_owned();
-    labels(&mut observed).limited_by = Some(home);
-    assert!(evictions(&observed).is_empty(), "it goes to this node");
+    labels(&mut observed).asks = cpu(50);
+    assert_eq!(evictions(&observed), MOVED);
+    let nominates: fn(&mut Observed) = |observed| {
+        let failed = own_pod(observed).unscheduled.as_mut();
+        failed.unwrap().nominated = Some("node-1".to_owned());
+    };
+    let stays: [fn(&mut Observed); 8] = [
+        nominates,
+        |observed| node(observed, "node-2").unschedulable = true,
+        |observed| {
+            let labels = BTreeMap::from([("pool".to_owned(), "gpu".to_owned())]);
+            node(observed, "node-2").labels = labels.clone();
+            own(observed).needs.selector = labels;
+        },
+        |observed| pin(observed, CLAIM),
+        |observed| observed.volumes.get_mut(CLAIM).unwrap().volume = None,
+        |observed| own(observed).gated = false,
+        |observed| observed.leads = false,
+        |observed| {
+            let home = "node node-1, where pods of the run were".to_owned();
+            labels(observed).limited_by = Some(home);
+        },
+    ];
+    for change in stays {
+        let mut observed = observed.clone();
+        change(&mut observed);
+        assert!(evictions(&observed).is_empty());
+    }
+    // After the backoff, the scheduler may have chosen a node again.
+    for seconds in 1..=3 {
+        pass(&mut observed, SECOND);
+        let expect = if seconds < 3 { &[] } else { MOVED };
+        assert_eq!(evictions(&observed), expect, "{seconds}");
+    }
+    // Another isolated run may have taken the nominated node.
+    let mut isolated = not_bound(Mode::IsolatePipelineRun);
+    pod_a(&mut isolated).node = Some("node-1".to_owned());
+    nominates(&mut isolated);
+    assert_eq!(evictions(&isolated), MOVED);
+    pin(&mut isolated, CLAIM);
+    assert!(evictions(&isolated).is_empty());
+    assert_eq!(shrinking(&reconcile(&isolated)), Some((50, None)));
+}
+
+#[test]
+fn p2_m4_an_isolated_placeholder_that_could_not_be_bound_does_not_wait_until_its_pods_are_bound() {
+    let observed = not_bound(Mode::IsolatePipelineRun);
+    assert_eq!(evictions(&observed), MOVED);
+    let check = |change: &dyn Fn(&mut Observed), expect: &[&str]| {
+        let mut observed = observed.clone();
+        change(&mut observed);
+        assert_eq!(evictions(&observed), expect);
+    };
+    let said =
+        |text: &'static str| move |observed: &mut Observed| unschedulable(pod_a(observed), text);
+    check(&said("persistentvolumeclaim \"source\" not found"), MOVED);
+    check(&said("0/2 nodes are available"), &[]);
+    check(&|observed| drop(observed.pods.remove("a")), &[]);
+    check(&|observed| observed.leads = false, &[]);
+    check(&|observed| own(observed).gated = false, &[]);
+    check(&|observed| pin(observed, CLAIM), &[]);
+    // Now the scheduler may have chosen a node again.
+    check(&|observed| drop(pass(observed, SECOND)), &[]);
 }
 
 #[test]
 fn p2_after_a_failed_binding_the_gate_stays_until_the_node_of_the_runs_pods_is_known() {
-    let mut observed = not_bound();
+    let mut observed = not_bound(Mode::IsolatePipelineRun);
     pass(&mut observed, SECOND);
     // The pod is deleted, and its controller creates the next one.
     let pod = own_pod(&mut observed).object.name.clone();
@@ -419,7 +477,7 @@ fn p2_after_a_failed_binding_the_gate_stays_until_the_node_of_the_runs_pods_is_k
     }
     observed.leads = true;
     let mut known = observed.clone();
-    Arc::make_mut(known.pods.get_mut("a").unwrap()).node = Some("node-1".to_owned());
+    pod_a(&mut known).node = Some("node-1".to_owned());
     assert_eq!(opens(&known), Some((Some("node-1".to_owned()), 0, false)));
     let mut alone = observed.clone();
     alone.pods.remove("a");
@@ -431,9 +489,16 @@ fn p2_after_a_failed_binding_the_gate_stays_until_the_node_of_the_runs_pods_is_k
     // The scheduler finds no node, and later a node to which it cannot bind the pod. That is a new failure.
     let mut later = refused(observed, 3550);
     pass(&mut later, SECOND);
-    let refusal = own_pod(&mut later).unscheduled.as_mut().unwrap();
-    (refusal.no_node, refusal.failed) = (false, true);
-    assert_eq!(evictions(&later), ["PlaceholderMoved"]);
+    fails(&mut later);
+    assert_eq!(evictions(&later), MOVED);
+    // Only a failure within the last second counts.
+    let mut bound = later.clone();
+    let pod = own_pod(&mut bound);
+    (pod.node, pod.unscheduled) = (Some("node-2".to_owned()), None);
+    let mut sights = reconcile(&bound).sights.into_iter();
+    assert!(!sights.any(|it| matches!(it, Sight::Failed(_))));
+    pass(&mut later, SECOND);
+    assert!(evictions(&later).is_empty());
 }
 
 #[test]
