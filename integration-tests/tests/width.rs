@@ -110,13 +110,13 @@ fn takes_no_longer(modes: &[&'static str], width: usize, cpu: &str, seconds: u32
                 create_task(&of, cpu).await?;
                 of.pool_of(&[("4", 500), ("4", 500)]).await?;
                 let waits = Waits::follow(&of).await?;
-                of.set_reserves(reserves).await?;
-                let began = Instant::now();
-                let run = of.submit(wide(&of, mode, width, seconds)).await?;
-                let sizes = Sizes::read(run.annotations()).unwrap();
-                let known = sizes.0.values().filter(|task| task.requests.is_some());
-                ensure!(known.count() == width, "the webhook does not know the Task");
                 runs.push(async move {
+                    let run = wide(&of, mode, width, seconds).reserving(reserves);
+                    let began = Instant::now();
+                    let run = of.submit(run).await?;
+                    let sizes = Sizes::read(run.annotations()).unwrap();
+                    let known = sizes.0.values().filter(|task| task.requests.is_some());
+                    ensure!(known.count() == width, "the webhook does not know the Task");
                     let took = time_of(&of, width, began).await?;
                     ensure!(waits.rejected().is_empty(), "{:?}", waits.rejected());
                     anyhow::Ok(((mode, reserves), took))
