@@ -133,13 +133,11 @@ pub fn scheduler_said(pod: &Pod) -> Option<&str> {
 fn unscheduled(pod: &Pod) -> Option<Unscheduled> {
     let condition = scheduled(pod, "False")?;
     let nominated = pod.status.as_ref()?.nominated_node_name.clone();
-    // If the scheduler makes room on a node by preemption, it nominates this node. For a pod that must not preempt others, the
-    // name may be left over from an earlier try (kube-scheduler 1.35).
-    let policy = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.preemption_policy.as_deref());
-    let preempts = nominated.is_some() && policy != Some("Never");
+    // If the scheduler makes room on a node by preemption, it nominates this node. For a placeholder that must not preempt others,
+    // the name may be left over from an earlier try (kube-scheduler 1.35).
+    let spec = pod.spec.as_ref();
+    let never = spec.and_then(|spec| spec.preemption_policy.as_deref()) == Some("Never");
+    let preempts = nominated.is_some() && !(never && is_placeholder(pod));
     let reason = condition.reason.as_deref();
     Some(Unscheduled {
         no_node: reason == Some("Unschedulable") && !preempts,
@@ -412,8 +410,13 @@ mod tests {
         let preempts = seen(None, status.clone()).unscheduled.unwrap();
         assert!(!preempts.no_node);
         assert_eq!(preempts.nominated.as_deref(), Some("n"));
-        let never =
-            json!({"spec": {"preemptionPolicy": "Never", "containers": []}, "status": status});
-        assert!(is_unschedulable(&pod(never)));
+        for (component, left_over) in [("other", false), (AFFINITY_ASSISTANT, true)] {
+            let never = pod(json!({
+                "metadata": {"labels": {COMPONENT: component}},
+                "spec": {"preemptionPolicy": "Never", "containers": []},
+                "status": status,
+            }));
+            assert_eq!(is_unschedulable(&never), left_over);
+        }
     }
 }

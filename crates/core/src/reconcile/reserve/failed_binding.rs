@@ -35,8 +35,8 @@ impl Placed<'_> {
     /// Decides for a placeholder whose pod the scheduler could not bind. If the scheduler has bound pods of the run meanwhile, the
     /// placeholder must be bound to the node of these pods. Normally the scheduler tries this node first
     /// (`status.nominatedNodeName`), and the placeholder only has to give its reservation up, because it may not fit beside the
-    /// pods. But another isolated run may take the node at once. So an isolated placeholder does not wait until the scheduler has
-    /// bound its pods.
+    /// pods. But another isolated run may take the node at once. So after its first failure, an isolated placeholder does not wait
+    /// until the scheduler has bound its pods.
     pub(super) fn return_to_pods(&self, decision: &mut Decision) {
         let is_early = !decision.lasts(self.observed, self.failure(), BACKOFF);
         let is_isolated = self.spec.is_isolated();
@@ -80,7 +80,12 @@ impl Placed<'_> {
 }
 
 /// True if the scheduler may be binding the pod. If it has found no node for a pod, it normally tries the pod again only after
-/// the pod's placeholder is bound, unless it missed one of the pod's claims.
+/// the pod's placeholder is bound, unless it missed one of the pod's claims. New versions of the scheduler nominate the node to
+/// which they are binding a pod.
 fn may_be_bound(pod: &Pod) -> bool {
-    pod.unscheduled.is_none() || pod.scheduler_said().is_some_and(waits_for_claim)
+    let Some(unscheduled) = &pod.unscheduled else {
+        return true;
+    };
+    let said = unscheduled.message.as_deref();
+    unscheduled.nominated.is_some() || said.is_some_and(waits_for_claim)
 }

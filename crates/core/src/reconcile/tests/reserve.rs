@@ -438,6 +438,12 @@ fn p2_m4_an_isolated_placeholder_that_could_not_be_bound_does_not_wait_until_its
         |text: &'static str| move |observed: &mut Observed| unschedulable(pod_a(observed), text);
     check(&said("persistentvolumeclaim \"source\" not found"), MOVED);
     check(&said("0/2 nodes are available"), &[]);
+    let nominated = |observed: &mut Observed| {
+        said("0/2 nodes are available")(observed);
+        let refusal = pod_a(observed).unscheduled.as_mut().unwrap();
+        refusal.nominated = Some("node-1".to_owned());
+    };
+    check(&nominated, MOVED);
     check(&|observed| drop(observed.pods.remove("a")), &[]);
     check(&|observed| observed.leads = false, &[]);
     check(&|observed| own(observed).gated = false, &[]);
