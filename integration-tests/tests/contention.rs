@@ -219,6 +219,14 @@ fn n2_a_task_without_volumes_that_fits_no_node_the_rest_fits_is_let_go() -> Outc
 fn p2_v1_a_placeholder_that_could_not_be_bound_follows_the_pods_that_were_bound_beside_it()
 -> Outcome {
     shared(async |scene| {
+        // A rival: the placeholder of a run whose pool has no node.
+        let other = scene.stack.scene().await?;
+        let rival = run("rival")
+            .in_mode("isolate-pipelinerun")
+            .in_pool_of(&other);
+        other.submit(rival.task("one", &[], &[])).await?;
+        let refused = |pod: &Pod| is_placeholder(pod) && is_unschedulable(pod);
+        other.until_many("wait", 1, refused).await?;
         scene.pool_of(&[("4", 110), ("4", 110)]).await?;
         scene.refuse_to_bind_placeholders().await?;
         let run = run("run")
@@ -253,7 +261,10 @@ fn p2_v1_a_placeholder_that_could_not_be_bound_follows_the_pods_that_were_bound_
         let (_, placeholder) = scene.placeholder().await?;
         assert_eq!(node(&placeholder), Some(home.as_str()));
         scene.succeeds("run").await?;
-        scene.nothing_left_but(&[]).await
+        scene.nothing_left_but(&[]).await?;
+        let runs = other.api::<PipelineRun>();
+        runs.delete("rival", &DeleteParams::background()).await?;
+        other.nothing_left_but(&[]).await
     })
 }
 

@@ -60,6 +60,9 @@ pub struct Observed {
     pub peak_wait: Duration,
     /// True if a ResourceQuota of the run's namespace limits CPU or memory.
     pub has_quota: bool,
+    /// True if the scheduler has found no node for a placeholder, of this run or of another one. If it cannot bind a placeholder
+    /// of this run, that placeholder may get the node.
+    pub has_rivals: bool,
     /// Every node, by name.
     pub nodes: Arc<Nodes>,
     /// For each condition that earlier observations contained: how long the condition has lasted.

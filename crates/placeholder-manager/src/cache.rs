@@ -105,6 +105,8 @@ struct Index {
     pods_by_claim: HashMap<ObjectKey, HashSet<ObjectKey>>,
     /// Pods of placeholders, by run.
     placeholder_pods: HashMap<RunKey, HashSet<ObjectKey>>,
+    /// Pods of placeholders for which the scheduler has found no node.
+    refused: HashSet<ObjectKey>,
     /// Pods of runs and placeholders, by the nodes that they are bound to.
     pods_by_node: HashMap<String, HashSet<ObjectKey>>,
 }
@@ -195,6 +197,7 @@ impl Index {
         }
         let run = RunKey::new(&pod.namespace, &pod.run_uid);
         forget(&mut self.placeholder_pods, &run, key);
+        self.refused.remove(key);
         if let Some(made_up) = pod.to_placeholder() {
             let known = self.placeholders.get(&made_up.key());
             if known.is_some_and(|known| known.object.uid == made_up.object.uid) {

@@ -172,6 +172,9 @@ impl Index {
         if let Some(labels) = &pod.placeholder {
             let of_run = self.placeholder_pods.entry(run.clone()).or_default();
             of_run.insert(key.clone());
+            if pod.unscheduled.as_ref().is_some_and(|it| it.no_node) {
+                self.refused.insert(key.clone());
+            }
             let own = (pod.namespace.clone(), labels.name.clone());
             self.complaints.forget(About::Placeholder, &own);
         }

@@ -30,6 +30,7 @@ impl Cache {
             },
             run: known.map(|known| (known.run.clone(), known.planned.clone())),
             nodes: index.nodes.clone(),
+            has_rivals: !index.refused.is_empty(),
             has_quota: {
                 let first = (key.namespace.clone(), String::new());
                 let mut quotas = index.quotas.range(first..);

@@ -70,6 +70,27 @@ fn a_run_is_seen_with_its_plan_and_all_that_belongs_to_it() {
 }
 
 #[test]
+fn p2_m4_a_run_hears_whether_a_placeholder_waits_for_a_node() {
+    let cache = Cache::default();
+    let condition = json!({"type": "PodScheduled", "status": "False", "reason": "Unschedulable"});
+    let waits = json!({"phase": "Pending", "conditions": [condition]});
+    let run = run(&["data"]);
+    let pod = |node, status: &Value| placeholder_pod(&run, node, status.clone());
+    let has_rivals = || cache.observe(&RunKey::new("prod", "other")).has_rivals;
+    let mut task = task_pod("u", "build");
+    (task["spec"]["nodeName"], task["status"]) = (Value::Null, waits.clone());
+    cache.apply_pod(read_pod(task));
+    assert!(!has_rivals());
+    cache.apply_pod(pod(None, &waits));
+    assert!(has_rivals());
+    cache.apply_pod(pod(Some("node-1"), &running()));
+    assert!(!has_rivals());
+    cache.apply_pod(pod(None, &waits));
+    cache.delete_pod(&name(&format!("{}-0", planned(&run)[0])));
+    assert!(!has_rivals());
+}
+
+#[test]
 fn what_a_gone_run_left_over_says_its_name() {
     let cache = Cache::default();
     let run = run(&[]);

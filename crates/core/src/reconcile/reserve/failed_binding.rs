@@ -35,13 +35,13 @@ impl Placed<'_> {
     /// Decides for a placeholder whose pod the scheduler could not bind. If the scheduler has bound pods of the run meanwhile, the
     /// placeholder must be bound to the node of these pods. Normally the scheduler tries this node first
     /// (`status.nominatedNodeName`), and the placeholder only has to give its reservation up, because it may not fit beside the
-    /// pods. But another isolated run may take the node at once. So after its first failure, an isolated placeholder does not wait
-    /// until the scheduler has bound its pods.
+    /// pods. But another isolated run that waits for a node may take this node at once. Then, after its first failure, an isolated
+    /// placeholder does not wait until the scheduler has bound its pods.
     pub(super) fn return_to_pods(&self, decision: &mut Decision) {
         let is_early = !decision.lasts(self.observed, self.failure(), BACKOFF);
-        let is_isolated = self.spec.is_isolated();
+        let is_contested = self.spec.is_isolated() && self.observed.has_rivals;
         let Some(home) = self.home() else {
-            let is_urgent = is_early && is_isolated && self.own.gated && self.has_choice();
+            let is_urgent = is_early && is_contested && self.own.gated && self.has_choice();
             if is_urgent && self.may_part(decision) {
                 let reason = reasons::placeholder_not_bound(self.spec.name.as_str());
                 decision.steps.push(evict(self.pod, None, reason));
@@ -50,7 +50,7 @@ impl Placed<'_> {
         };
         let unscheduled = self.pod.unscheduled.as_ref();
         let nominated = unscheduled.and_then(|it| it.nominated.as_deref());
-        let may_part = self.has_choice() && (nominated != Some(&home) || is_isolated);
+        let may_part = self.has_choice() && (nominated != Some(&home) || is_contested);
         // After the backoff, the scheduler may be binding the pod beside the others.
         let may_act = is_early || decision.lasts(self.observed, self.failure(), SETTLED);
         let reason = self.other_nodes().filter(|_| may_part && may_act);
@@ -58,7 +58,7 @@ impl Placed<'_> {
         // With `Reserves::Peak`, the room for pods to come is lost too: to be on the node of the others is more important.
         let less = self.less(&self.own.needs.requests);
         let less = less.map(|size| self.shrink(size, None));
-        let step = if is_isolated {
+        let step = if is_contested {
             anew.or(less)
         } else {
             less.or(anew)

@@ -346,6 +346,7 @@ fn not_bound(mode: Mode) -> Observed {
         3550,
     );
     fails(&mut observed);
+    observed.has_rivals = true;
     observed
 }
 
@@ -420,6 +421,9 @@ fn p2_a_placeholder_that_could_not_be_bound_returns_at_once_to_pods_that_were_bo
     pod_a(&mut isolated).node = Some("node-1".to_owned());
     nominates(&mut isolated);
     assert_eq!(evictions(&isolated), MOVED);
+    isolated.has_rivals = false;
+    assert!(evictions(&isolated).is_empty());
+    isolated.has_rivals = true;
     pin(&mut isolated, CLAIM);
     assert!(evictions(&isolated).is_empty());
     assert_eq!(shrinking(&reconcile(&isolated)), Some((50, None)));
@@ -446,6 +450,7 @@ fn p2_m4_an_isolated_placeholder_that_could_not_be_bound_does_not_wait_until_its
     check(&nominated, MOVED);
     check(&|observed| drop(observed.pods.remove("a")), &[]);
     check(&|observed| observed.leads = false, &[]);
+    check(&|observed| observed.has_rivals = false, &[]);
     check(&|observed| own(observed).gated = false, &[]);
     check(&|observed| pin(observed, CLAIM), &[]);
     // Now the scheduler may have chosen a node again.
