@@ -172,6 +172,11 @@ impl Pod {
         controller.filter(|controller| controller.kind == "TaskRun")
     }
 
+    /// True if the scheduler has found no node for the pod ([`Unscheduled::no_node`]).
+    pub fn is_refused(&self) -> bool {
+        self.unscheduled.as_ref().is_some_and(|it| it.no_node)
+    }
+
     /// The scheduler's message about its last try to bind the pod. `None` if the pod is bound.
     pub fn scheduler_said(&self) -> Option<&str> {
         self.unscheduled.as_ref()?.message.as_deref()

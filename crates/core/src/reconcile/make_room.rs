@@ -42,8 +42,7 @@ pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<
     let mut cause = None;
     for placed in reserve::placed(observed) {
         let waiting = placed.followers().waiting().filter(|pod| {
-            let refused = pod.unscheduled.as_ref().is_some_and(|it| it.no_node);
-            let refused = refused && !pod.scheduler_said().is_some_and(waits_for_claim);
+            let refused = pod.is_refused() && !pod.scheduler_said().is_some_and(waits_for_claim);
             refused && pod.task_run().is_some() && !pod.object.deleting
         });
         let waiting: Vec<_> = waiting.collect();

@@ -190,7 +190,7 @@ impl Decision {
         let planned = observed.planned().iter();
         let names: BTreeSet<_> = planned.map(|spec| spec.name.to_string()).collect();
         let waiting = observed.pods.values().filter(|pod| {
-            let refused = pod.unscheduled.as_ref().is_some_and(|it| it.no_node);
+            let refused = pod.is_refused();
             refused && pod.follows.iter().any(|it| names.contains(it))
         });
         let task_runs = waiting.filter_map(|pod| pod.task_run());

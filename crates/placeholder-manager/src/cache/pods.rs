@@ -172,7 +172,7 @@ impl Index {
         if let Some(labels) = &pod.placeholder {
             let of_run = self.placeholder_pods.entry(run.clone()).or_default();
             of_run.insert(key.clone());
-            if pod.unscheduled.as_ref().is_some_and(|it| it.no_node) {
+            if pod.is_refused() {
                 self.refused.insert(key.clone());
             }
             let own = (pod.namespace.clone(), labels.name.clone());

@@ -23,8 +23,7 @@ pub(super) fn remember(observed: &Observed, decision: &mut Decision) {
         let pod = observed.pods.values().find(|pod| pod.is_of(own));
         let unscheduled = pod.and_then(|pod| pod.unscheduled.as_ref());
         let has_failed = unscheduled.is_some_and(|it| it.failed);
-        let is_over =
-            pod.is_some_and(|pod| pod.node.is_some()) || unscheduled.is_some_and(|it| it.no_node);
+        let is_over = pod.is_some_and(|pod| pod.node.is_some() || pod.is_refused());
         if has_failed || (observed.since.contains_key(&failure) && !is_over) {
             decision.sights.insert(failure);
         }
