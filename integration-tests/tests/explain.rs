@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
-use coscheduler_core::reasons::{ReasonCode, Severity};
+use coscheduler_core::event_texts::{ReasonCode, Severity};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods;
 use coscheduler_proto::placeholder::ExplainRequest;

@@ -22,6 +22,8 @@ use testbed::{Config, MOVABLE_STORAGE_CLASS};
 
 type Outcome = anyhow::Result<()>;
 
+const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
+
 /// A CEL expression that is false for a resize of a placeholder that is not bound.
 const SIZING: &str = "!variables.resizes || has(object.spec.nodeName)";
 /// A CEL expression that is false for a change that removes a scheduling gate.
@@ -83,9 +85,11 @@ impl Step {
     }
 }
 
-/// A run with a task of one CPU, and then two tasks that request three CPUs together.
-fn three(scene: &Scene<'_>) -> Run {
+/// A run with a task of one CPU, and then two tasks that request three CPUs together. All tasks use the same claim, so each mode
+/// gives them one placeholder.
+fn three(scene: &Scene<'_>, mode: &str) -> Run {
     run("run")
+        .in_mode(mode)
         .in_pool_of(scene)
         .template_of_class("source", MOVABLE_STORAGE_CLASS)
         .task("one", &["source"], &[])
@@ -124,24 +128,24 @@ async fn until(
 }
 
 /// Brings a run to the step.
-async fn begin(scene: &Scene<'_>, step: Step) -> Outcome {
+async fn begin(scene: &Scene<'_>, step: Step, mode: &str) -> Outcome {
     match step {
         Step::Creation => {
             two_nodes(scene).await?;
             scene.refuse(Refusal::TooLarge, CREATION).await?;
-            scene.submit(three(scene)).await?;
+            scene.submit(three(scene, mode)).await?;
             scene.told("run", "AdmissionDenied").await?;
         }
         Step::Sizing => {
             two_nodes(scene).await?;
             scene.refuse(Refusal::TooLarge, SIZING).await?;
-            scene.submit(three(scene)).await?;
+            scene.submit(three(scene, mode)).await?;
             until(scene, "are gated", |pod| is_gated(pod) && !holds(pod)).await?;
         }
         Step::Gate => {
             two_nodes(scene).await?;
             scene.refuse(Refusal::TooLarge, OPENING).await?;
-            scene.submit(three(scene)).await?;
+            scene.submit(three(scene, mode)).await?;
             until(scene, "are gated and sized", |pod| {
                 is_gated(pod) && holds(pod)
             })
@@ -151,20 +155,20 @@ async fn begin(scene: &Scene<'_>, step: Step) -> Outcome {
         Step::Waiting => {
             two_nodes(scene).await?;
             scene.cordon(&scene.pool_node(1), true).await?;
-            scene.submit(three(scene)).await?;
+            scene.submit(three(scene, mode)).await?;
             until(scene, "wait", |pod| is_unschedulable(pod) && holds(pod)).await?;
         }
         Step::HandOver => {
             scene.pool_of(&[("8", 110)]).await?;
             scene.refuse(Refusal::TooLarge, HAND_OVER).await?;
-            scene.submit(three(scene)).await?;
+            scene.submit(three(scene, mode)).await?;
             until(scene, "hold room", |pod| node(pod).is_some() && holds(pod)).await?;
         }
         Step::Peak => {
             // Of the 3.5 CPUs, the placeholder requests three, so it must give room up before task one can be bound.
             scene.pool_of(&[("3500m", 110)]).await?;
             scene.refuse(Refusal::TooLarge, HAND_OVER).await?;
-            let run = three(scene).reserving(Reserves::Peak);
+            let run = three(scene, mode).reserving(Reserves::Peak);
             scene.submit(run).await?;
             until(scene, "hold room", |pod| node(pod).is_some() && holds(pod)).await?;
             scene
@@ -175,11 +179,11 @@ async fn begin(scene: &Scene<'_>, step: Step) -> Outcome {
                 .await?;
         }
         Step::Succession => {
-            must_leave(scene, SUCCESSION).await?;
+            must_leave(scene, mode, SUCCESSION).await?;
             scene.told("run", "AdmissionDenied").await?;
         }
         Step::Start => {
-            must_leave(scene, START).await?;
+            must_leave(scene, mode, START).await?;
             let left = |pods: &[Arc<Pod>]| !pods.iter().any(|pod| is_placeholder(pod));
             scene.until_all::<Pod>("leave their node", left).await?;
             scene
@@ -187,7 +191,7 @@ async fn begin(scene: &Scene<'_>, step: Step) -> Outcome {
                 .await?;
         }
         Step::Move => {
-            let first = must_leave(scene, OPENING).await?;
+            let first = must_leave(scene, mode, OPENING).await?;
             let left = |pod: &Pod| is_gated(pod) && pod.uid() != first.uid();
             until(scene, "have left their node", left).await?;
         }
@@ -221,10 +225,10 @@ async fn is_at(scene: &Scene<'_>, step: Step) -> Outcome {
 
 /// Makes a placeholder leave its node for the second node of the pool, while the API server refuses all changes for which the CEL
 /// expression `allowed` is false. Returns the placeholder's pod on the first node.
-async fn must_leave(scene: &Scene<'_>, allowed: &str) -> anyhow::Result<Arc<Pod>> {
+async fn must_leave(scene: &Scene<'_>, mode: &str, allowed: &str) -> anyhow::Result<Arc<Pod>> {
     scene.pool_of(&[("4", 110), ("8", 110)]).await?;
     scene.cordon(&scene.pool_node(2), true).await?;
-    scene.submit(three(scene)).await?;
+    scene.submit(three(scene, mode)).await?;
     let settled = |pod: &Pod| node(pod).is_some() && !holds(pod);
     let first = until(scene, "gave their room up", settled).await?;
     // After task one, less than two CPUs are free on this node, too little for task two.
@@ -271,32 +275,41 @@ fn n5_b3_services_killed_in_the_middle_of_sizing_gate_hand_over_and_move_lose_no
         let stack = first.stack;
         stack.allow_overrides().await?;
         let alone = Service::ALL.iter().map(std::slice::from_ref);
-        for killed in std::iter::once(&Service::ALL[..]).chain(alone) {
+        for (round, killed) in std::iter::once(&Service::ALL[..]).chain(alone).enumerate() {
+            // In six rounds, each step has each of the three modes twice.
+            let modes = MODES.into_iter().cycle().skip(round);
             let scenes = try_join_all(steps().iter().map(|_| stack.scene())).await?;
-            let scenes: Vec<_> = scenes.into_iter().zip(steps()).collect();
-            let about = |step: &Step| format!("{step:?}, killed: {killed:?}");
+            let scenes: Vec<_> = scenes
+                .into_iter()
+                .zip(steps().into_iter().zip(modes))
+                .map(|(scene, (step, mode))| (scene, step, mode))
+                .collect();
+            let about = |step: &Step, mode: &str| format!("{step:?}, {mode}, killed: {killed:?}");
             // The manager gives a reservation up after ten seconds of refused resizes, so these scenes begin last.
             let (brief, others): (Vec<_>, Vec<_>) = scenes
                 .iter()
-                .partition(|(_, step)| matches!(step, Step::HandOver | Step::Peak));
+                .partition(|(_, step, _)| matches!(step, Step::HandOver | Step::Peak));
             for group in [&others, &brief] {
-                try_join_all(group.iter().map(async |(scene, step)| {
-                    begin(scene, *step).await.with_context(|| about(step))
+                try_join_all(group.iter().map(async |(scene, step, mode)| {
+                    let begun = begin(scene, *step, mode).await;
+                    begun.with_context(|| about(step, mode))
                 }))
                 .await?;
             }
-            for (scene, step) in &scenes {
-                is_at(scene, *step).await.with_context(|| about(step))?;
+            for (scene, step, mode) in &scenes {
+                let reached = is_at(scene, *step).await;
+                reached.with_context(|| about(step, mode))?;
             }
             for service in killed {
                 stack.services.kill(*service)?;
             }
-            try_join_all(scenes.iter().map(|(scene, step)| release(scene, *step))).await?;
+            try_join_all(scenes.iter().map(|(scene, step, _)| release(scene, *step))).await?;
             for service in killed {
                 stack.services.start_service(*service)?;
             }
-            try_join_all(scenes.iter().map(async |(scene, step)| {
-                ends_well(scene, *step).await.with_context(|| about(step))
+            try_join_all(scenes.iter().map(async |(scene, step, mode)| {
+                let ended = ends_well(scene, *step).await;
+                ended.with_context(|| about(step, mode))
             }))
             .await?;
         }

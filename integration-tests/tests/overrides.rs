@@ -14,7 +14,7 @@ use coscheduler_core::annotations::{
     ALLOWED_OVERRIDES, AWAITS_PIPELINE, CHOSEN_PLACEMENT, CHOSEN_RESERVES, CLAIMS, GROUP, MODE,
     MODE_SOURCE, OVERRIDE, PART_OF, PINNED, PLACEHOLDER, REFUSED, TEKTON_AFFINITY_ASSISTANT,
 };
-use coscheduler_core::reasons::ReasonCode;
+use coscheduler_core::event_texts::ReasonCode;
 use coscheduler_core::reconcile::tell::blocked_reason;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, to_json};
 use coscheduler_proto::config::Reserves;

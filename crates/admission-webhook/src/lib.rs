@@ -15,7 +15,7 @@ mod catalog;
 mod certificates;
 mod claims;
 mod config_map;
-mod events;
+mod notices;
 mod object;
 mod observe;
 mod registration;
@@ -37,7 +37,7 @@ use hyper_util::rt::TokioTimer;
 
 pub use args::Args;
 use catalog::Catalog;
-use events::Events;
+use notices::Notices;
 use object::Configurations;
 use observe::Reviews;
 use surroundings::Surroundings;
@@ -86,7 +86,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
         planner: PlannerServiceClient::new(planner),
         surroundings: Surroundings::follow(&process, &kubernetes),
         catalog: Catalog::follow(&process, &kubernetes, &tekton_namespace),
-        events: Events::spawn(&process, kubernetes.clone()),
+        notices: Notices::spawn(&process, kubernetes.clone()),
     };
     let configurations = configurations();
     let tls = certificates::start(

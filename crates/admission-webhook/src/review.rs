@@ -11,8 +11,8 @@ use serde_json::Value;
 use coscheduler_core::admit::{Admission, RewrittenSource};
 use coscheduler_core::admit_run::{ChildAdmission, ChildRun};
 use coscheduler_core::annotations;
+use coscheduler_core::event_texts::Reason;
 use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
-use coscheduler_core::reasons::Reason;
 use coscheduler_core::violation::Violation;
 use coscheduler_kubernetes::admission::{Mutation, patch};
 use coscheduler_kubernetes::child_run;
@@ -20,7 +20,7 @@ use coscheduler_kubernetes::pipeline_run::read_parts;
 use coscheduler_proto::json;
 use coscheduler_proto::planner::AdmitPipelineRunRequest;
 
-use crate::events::Notice;
+use crate::notices::Notice;
 
 /// HTTP 422, which the API server also sends for invalid objects. Tekton does not repeat such a request (`CreateRunFailed`).
 const UNPROCESSABLE: u16 = 422;

@@ -31,7 +31,7 @@ use coscheduler_runtime::client::{Channel, request as call};
 use coscheduler_runtime::trace;
 
 use crate::catalog::Catalog;
-use crate::events::Events;
+use crate::notices::Notices;
 use crate::observe::{Answered, Outcome, Reviews, observe};
 use crate::surroundings::Surroundings;
 use crate::{claims, config_map, review};
@@ -52,7 +52,7 @@ pub(crate) struct Webhook {
     pub(crate) planner: PlannerServiceClient<Channel>,
     pub(crate) surroundings: Surroundings,
     pub(crate) catalog: Catalog,
-    pub(crate) events: Events,
+    pub(crate) notices: Notices,
 }
 
 /// How long the body of a review may take to arrive.
@@ -266,7 +266,7 @@ impl Webhook {
             Err(status) => return not_admitted(request, &status),
         };
         for notice in review::notices(request, controller, take(&mut admission.events)) {
-            self.events.send(notice);
+            self.notices.send(notice);
         }
         let warnings = take(&mut admission.warnings);
         let mutation = review::run_mutation(admission);
@@ -388,7 +388,7 @@ mod tests {
             planner: PlannerServiceClient::new(planner),
             surroundings: Surroundings::default(),
             catalog: Catalog::default(),
-            events: Events::channel().0,
+            notices: Notices::channel().0,
         };
         let routes = routes(webhook, Reviews::new(process.metrics()));
         let ask = |body: String| {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use coscheduler_core::reasons::{CONFIGURATION_INVALID, Severity};
+use coscheduler_core::event_texts::{CONFIGURATION_INVALID, Severity};
 use coscheduler_kubernetes::events::{self, written};
 use jiff::Timestamp;
 use k8s_openapi::api::events::v1::Event;

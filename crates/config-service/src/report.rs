@@ -3,7 +3,7 @@
 use prometheus_client::metrics::gauge::Gauge;
 use tracing::{info, warn};
 
-use coscheduler_core::reasons::configuration_invalid;
+use coscheduler_core::event_texts::configuration_invalid;
 use coscheduler_runtime::Metrics;
 
 use crate::state::{Ours, State};

@@ -13,13 +13,13 @@ use crate::admit::template_name;
 use crate::admit::warnings::reserved_in_child;
 use crate::admit::{awaits_pipeline, joins_owner};
 use crate::annotations::{AWAITS_PIPELINE, GROUP, TEKTON_AFFINITY_ASSISTANT};
+use crate::event_texts::{self, Reason};
 use crate::mode::Mode;
 use crate::names::{AssistantName, ClaimTemplateName, claim_name};
 use crate::naming::Naming;
 use crate::params::{Params, has_param, has_variable};
 use crate::pinned::{HandedOn, carried_templates, handed_on, unknown_schema};
 use crate::pipeline_run::{OwnerReference, PipelineRun};
-use crate::reasons::{self, Reason};
 use crate::run_claims::{self, RunClaims};
 use crate::subsets::{self, MAIN, Subsets};
 use crate::words::words;
@@ -202,7 +202,7 @@ pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
         }
         if run.is_of_pinned_run() {
             let account = run.created_by.as_str();
-            let reason = reasons::tekton_account_unknown(account, tekton_controller);
+            let reason = event_texts::tekton_account_unknown(account, tekton_controller);
             admission.events.push(reason);
         }
         return admission;
@@ -323,7 +323,7 @@ fn of_claim(
             (known.then(placeholder), None)
         }
         (2.., _) if run.kind == ChildKind::TaskRun => {
-            let refused = reasons::task_run_refused(&run.name, &used, distinct.len());
+            let refused = event_texts::task_run_refused(&run.name, &used, distinct.len());
             (None, Some(refused))
         }
         _ => (None, None),

@@ -113,7 +113,7 @@ pub const PINNED: [&str; 15] = [
 ];
 
 /// The reason why a run waits (V7, N1, N2, N3): a JSON object with two fields. `reason` is a
-/// [`ReasonCode`](crate::reasons::ReasonCode), and `message` is a text. The manager removes the annotation when the run no longer
+/// [`ReasonCode`](crate::event_texts::ReasonCode), and `message` is a text. The manager removes the annotation when the run no longer
 /// waits for this reason.
 ///
 /// The manager also reads the annotation. The manager reports an error of Kubernetes about a placeholder when the error has

@@ -11,12 +11,12 @@ use crate::admit::{self, Admission, InForce, Question, admit};
 use crate::annotations::{MODE, PART_OF, SIZES};
 use crate::config::Reserves;
 use crate::document::Faults;
+use crate::event_texts;
 use crate::mode::Mode;
 use crate::names::AssistantName;
 use crate::overrides::Setting;
 use crate::pinned::{self, Pinned, unknown_schema};
 use crate::pipeline_run::{PipelineRun, RunState};
-use crate::reasons;
 use crate::run_claims;
 use crate::sizes::Sizes;
 use crate::subsets::MAIN;
@@ -24,7 +24,7 @@ use crate::violation::Violation;
 
 use claims::Claims;
 
-pub use crate::reasons::{Reason, ReasonCode, Severity};
+pub use crate::event_texts::{Reason, ReasonCode, Severity};
 pub use crate::separation::Separation;
 pub use placeholder::{ClaimTemplateSpec, PlaceholderSpec};
 
@@ -92,7 +92,7 @@ pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
     };
     let mode = mode.parse().unwrap_or(Mode::Disabled);
     if let Some(parent) = run.annotations.get(PART_OF) {
-        let reason = reasons::part_of_pipeline_run(parent);
+        let reason = event_texts::part_of_pipeline_run(parent);
         return Ok(Plan::of(mode, Action::Nothing, reason));
     }
     if run.deletion {
@@ -100,7 +100,7 @@ pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
         return Ok(Plan::of(
             mode,
             Action::Release { cause },
-            reasons::pipeline_run_deleted(),
+            event_texts::pipeline_run_deleted(),
         ));
     }
     match run.state {
@@ -109,25 +109,25 @@ pub fn plan(run: &PipelineRun) -> Result<Plan, Vec<Violation>> {
             Ok(Plan::of(
                 mode,
                 Action::Release { cause },
-                reasons::pipeline_run_done(),
+                event_texts::pipeline_run_done(),
             ))
         }
         RunState::Pending => {
-            let reason = reasons::pipeline_run_pending();
+            let reason = event_texts::pipeline_run_pending();
             Ok(Plan::of(mode, Action::Nothing, reason))
         }
         RunState::Active => {
             if let Some(version) = unknown_schema(&run.annotations) {
-                let reason = reasons::schema_version_unknown(version);
+                let reason = event_texts::schema_version_unknown(version);
                 return Ok(Plan::of(mode, Action::Nothing, reason));
             }
             match Pinned::of(run)? {
                 Some(pinned) if awaits_pipeline(run, &pinned) => {
-                    let reason = reasons::pipeline_not_known();
+                    let reason = event_texts::pipeline_not_known();
                     Ok(Plan::of(mode, Action::Nothing, reason))
                 }
                 Some(pinned) if pinned.adopted.is_some() && !run.has_begun => {
-                    let reason = reasons::tekton_begins();
+                    let reason = event_texts::tekton_begins();
                     Ok(Plan::of(mode, Action::Nothing, reason))
                 }
                 Some(mut pinned) => {
@@ -169,7 +169,7 @@ impl Plan {
 }
 
 fn not_pinned(run: &PipelineRun) -> Plan {
-    let mut plan = Plan::of(Mode::Disabled, Action::Nothing, reasons::not_pinned());
+    let mut plan = Plan::of(Mode::Disabled, Action::Nothing, event_texts::not_pinned());
     plan.reasons.extend(overrides_ignored(run));
     plan
 }
@@ -181,7 +181,7 @@ fn overrides_ignored(run: &PipelineRun) -> impl Iterator<Item = Reason> {
     Setting::ALL.into_iter().filter_map(|setting| {
         let chosen = run.annotations.get(setting.annotation())?;
         let pinned = pinned::value(&run.annotations, setting)?;
-        (chosen != pinned.word()).then(|| reasons::override_ignored(chosen, pinned))
+        (chosen != pinned.word()).then(|| event_texts::override_ignored(chosen, pinned))
     })
 }
 
@@ -213,7 +213,7 @@ fn ensure(run: &PipelineRun, pinned: &Pinned) -> Result<Plan, Vec<Violation>> {
     let mut placeholders = faults.unless_any(placeholders)?;
     let mut reasons: Vec<_> = placeholders.iter().map(|spec| why(pinned, spec)).collect();
     if placeholders.is_empty() && pinned.claims.values().all(|claim| !claim.shared) {
-        reasons.push(reasons::no_claims());
+        reasons.push(event_texts::no_claims());
     }
     reasons.append(&mut left_out);
     reasons.extend(placeholder::dropped(run, pinned));
@@ -273,11 +273,11 @@ fn why(pinned: &Pinned, spec: &PlaceholderSpec) -> Reason {
     match pinned.mode {
         Mode::Workspaces => {
             let claim = spec.claims().next().unwrap_or_default();
-            reasons::coschedule_workspace(&claim, name)
+            event_texts::coschedule_workspace(&claim, name)
         }
-        Mode::PipelineRuns => reasons::coschedule_pipeline_run(&pods, name),
-        Mode::IsolatePipelineRun => reasons::isolate_pipeline_run(&pods, name),
-        Mode::Disabled => reasons::not_pinned(),
+        Mode::PipelineRuns => event_texts::coschedule_pipeline_run(&pods, name),
+        Mode::IsolatePipelineRun => event_texts::isolate_pipeline_run(&pods, name),
+        Mode::Disabled => event_texts::not_pinned(),
     }
 }
 

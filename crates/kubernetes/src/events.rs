@@ -1,13 +1,13 @@
-//! Builds the Events of this product (Kubernetes API reference, `events.k8s.io/v1`). Module `reasons` of crate `core` has their
+//! Builds the Events of this product (Kubernetes API reference, `events.k8s.io/v1`). Module `event_texts` of crate `core` has their
 //! texts.
 //!
 //! The name of an Event derives from its content. So if several replicas write the same Event, the API server stores only one.
 //! Type `kube::runtime::events::Recorder` cannot do this, because it puts the time into the name. It also treats two Events with
 //! the same reason as one Event, even if their notes differ.
 
+use coscheduler_core::event_texts::NOTE_LENGTH;
 use coscheduler_core::pipeline_run::OwnerReference;
 use coscheduler_core::plan::{Reason, Severity};
-use coscheduler_core::reasons::NOTE_LENGTH;
 use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};

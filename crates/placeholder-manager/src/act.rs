@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use coscheduler_core::config::Backend;
+use coscheduler_core::event_texts;
 use coscheduler_core::names::pod_name;
 use coscheduler_core::observed::{ObjectRef, Observed, Placeholder};
 use coscheduler_core::pinned::Pinned;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::{PlaceholderSpec, Reason};
-use coscheduler_core::reasons;
 use coscheduler_core::reconcile::requests::Amounts;
 use coscheduler_core::reconcile::reserve::Place;
 use coscheduler_core::reconcile::{Purpose, Step, Update};
@@ -234,7 +234,7 @@ impl Reconciler {
                 Resized::Gone => return Ok(()),
                 Resized::Refused(message) => {
                     let (name, next) = (&own.object.name, sizes.get(index + 1));
-                    let reason = reasons::reservation_refused(name, size, &message, next);
+                    let reason = event_texts::reservation_refused(name, size, &message, next);
                     acted.events.push(reason);
                 }
             }
@@ -280,7 +280,7 @@ impl Reconciler {
     ) -> Result<Option<Vec<Reason>>, Error> {
         let seen = self.seen(run, spec).await?;
         if let Some(conflict) = conflict(&seen, nodes) {
-            let reason = reasons::volume_node_affinity_conflict(&conflict, &spec.name);
+            let reason = event_texts::volume_node_affinity_conflict(&conflict, &spec.name);
             return Err(Error::OutOfReach { reason });
         }
         let volumes = volumes(spec, &seen);

@@ -1,6 +1,6 @@
 //! The errors of the work on a run. Only this module turns them into a gRPC status, or into a reason for the run's author.
 
-use coscheduler_core::reasons::{self, Reason};
+use coscheduler_core::event_texts::{self, Reason};
 use coscheduler_core::reconcile::tell::refusals::refused;
 use coscheduler_core::violation::Violation;
 use coscheduler_kubernetes::transient::is_webhook_down;
@@ -96,7 +96,7 @@ impl Error {
     /// for errors that `core` already reports in its decision.
     pub(crate) fn to_reason(&self) -> Option<Reason> {
         let reason = match self {
-            Self::NameTaken { object, owner } => reasons::placeholder_name_taken(object, owner),
+            Self::NameTaken { object, owner } => event_texts::placeholder_name_taken(object, owner),
             Self::Kubernetes {
                 act,
                 source,

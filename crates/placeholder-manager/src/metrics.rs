@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
+use coscheduler_core::event_texts::{ReasonCode, Severity};
 use coscheduler_core::mode::Mode;
-use coscheduler_core::reasons::{ReasonCode, Severity};
 use coscheduler_runtime::Metrics;
 use coscheduler_runtime::lease::Leadership;
 use prometheus_client::collector::Collector;

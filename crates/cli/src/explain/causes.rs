@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use coscheduler_core::annotations::BLOCKED;
+use coscheduler_core::event_texts::{self, Reason, ReasonCode};
 use coscheduler_core::observed::{self, elapsed};
-use coscheduler_core::reasons::{self, Reason, ReasonCode};
 use coscheduler_core::reconcile::tell::blocked_reason;
 use coscheduler_core::reconcile::tell::refusals::REFUSALS;
 use coscheduler_core::reconcile::tell::waiting::{Wait, first_wait};
@@ -86,7 +86,7 @@ pub(super) fn cause(facts: &Facts) -> Option<Cause> {
     if is_done(run) || deleted || status == Some("Cancelled") {
         return None;
     }
-    let pending = reasons::pipeline_run_pending();
+    let pending = event_texts::pipeline_run_pending();
     if let Some(status) = status.filter(|it| *it == pending.code.as_str()) {
         let evidence = Evidence::new(of_run(run), "spec.status", status);
         return Some(Cause::new(pending, evidence));
@@ -175,7 +175,7 @@ impl Facts {
         let (name, node) = (pod.name_any(), pods::node(pod)?);
         if let Some(waiting) = stuck_container(pod) {
             let reason = waiting.reason.as_deref().unwrap_or_default();
-            let reason = reasons::container_cannot_start(&name, reason);
+            let reason = event_texts::container_cannot_start(&name, reason);
             let said = waiting.message.as_deref().unwrap_or_default();
             let field = "status: state.waiting.message of a container";
             return Some(Cause::new(reason, Evidence::new(of_pod(pod), field, said)));
@@ -187,10 +187,10 @@ impl Facts {
         let obstacles = self.events_of(pod).filter_map(|event| {
             let reason = event.reason.as_deref()?;
             if reason == "FailedCreatePodSandBox" {
-                return Some((event, reasons::sandbox_not_created(&name, node)));
+                return Some((event, event_texts::sandbox_not_created(&name, node)));
             }
             let mounts = MOUNTS.contains(&reason);
-            mounts.then(|| (event, reasons::volume_not_mounted(&name, node)))
+            mounts.then(|| (event, event_texts::volume_not_mounted(&name, node)))
         });
         let (event, reason) = obstacles.max_by_key(|(event, _)| last_time(event))?;
         Some(Cause::new(reason, of_event(event)))
@@ -219,7 +219,7 @@ impl Facts {
         let words = self.events_of(pod).filter_map(|it| Some((it, word(it)?)));
         let (event, comes) = words.max_by_key(|(event, _)| last_time(event))?;
         let age = elapsed(last_time(event)?, self.now);
-        let reason = || reasons::node_being_added(&pod.name_any());
+        let reason = || event_texts::node_being_added(&pod.name_any());
         (comes && age < PROVISIONING).then(|| Cause::new(reason(), of_event(event)))
     }
 }
@@ -266,7 +266,7 @@ fn nominated(pod: &Pod) -> Option<Cause> {
         return None;
     }
     let evidence = Evidence::new(of_pod(pod), "status.nominatedNodeName", node);
-    let reason = reasons::scheduler_makes_room(&pod.name_any(), node);
+    let reason = event_texts::scheduler_makes_room(&pod.name_any(), node);
     Some(Cause::new(reason, evidence))
 }
 
@@ -297,7 +297,7 @@ fn without_pod(task_run: &TaskRun) -> Option<Cause> {
     }
     let said = condition["message"].as_str().unwrap_or_default();
     let name = task_run.name_any();
-    let reason = reasons::task_run_has_no_pod(&name, reason);
+    let reason = event_texts::task_run_has_no_pod(&name, reason);
     let field = "status.conditions[Succeeded].message";
     Some(Cause::new(
         reason,

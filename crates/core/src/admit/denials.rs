@@ -6,7 +6,7 @@
 //!   that admission would coschedule, and for runs with mode `disabled`.
 //!
 //! Admission does not deny a TaskRun that uses more than one claim (M2), but changes the TaskRun so that Tekton fails it. So
-//! Tekton runs `finally`, as after any failed task. The text for the TaskRun is in `reasons/admission.rs`.
+//! Tekton runs `finally`, as after any failed task. The text for the TaskRun is in `event_texts/admission.rs`.
 //!
 //! There are more denials. The planner denies a PipelineRun that it cannot parse (`pipeline_run.rs`). The webhook denies an
 //! invalid ConfigMap, and a PipelineRun that is nested too deeply. While a PipelineRun's settings or claims depend on a

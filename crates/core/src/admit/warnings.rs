@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 
 use crate::annotations::{ALLOWED_OVERRIDES, PREFIX};
 use crate::config::NAMESPACE_MAY_ALLOW;
+use crate::event_texts::multiple_claims;
 use crate::overrides::{Override, Setting, listed};
-use crate::reasons::multiple_claims;
 use crate::violation::Violation;
 
 use super::TaskAnnotation;

@@ -4,9 +4,9 @@ use super::*;
 use crate::admit::{Question, TEKTON_CONTROLLER, admit};
 use crate::annotations::{CLAIMS, GROUP, MODE, OVERRIDE, PINNED, SCHEMA_VERSION};
 use crate::config::Configuration;
+use crate::event_texts::ReasonCode;
 use crate::names::{Group, tekton_claim_name};
 use crate::pipeline_run::PipelineRun;
-use crate::reasons::ReasonCode;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

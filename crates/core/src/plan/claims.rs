@@ -7,11 +7,11 @@ use super::{ClaimTemplateSpec, Reason};
 use crate::annotations::{self, VOLUME_CLAIM_TEMPLATES};
 use crate::claim_template::Parts;
 use crate::document::Faults;
+use crate::event_texts;
 use crate::labels;
 use crate::names::{AssistantName, ClaimTemplateName, claim_name, label_value};
 use crate::pinned::Pinned;
 use crate::pipeline_run::{PipelineRun, WorkspaceBinding, WorkspaceSource, is_single_pod};
-use crate::reasons;
 use crate::run_claims::contains;
 use crate::subsets::of_workspace;
 
@@ -50,7 +50,7 @@ pub(super) fn of(
     for (name, template) in templates.into_iter().flatten() {
         if is_single_pod(&template.spec) {
             let workspace = Some(template.workspace.as_str());
-            left_out.push(reasons::claim_not_mounted(&name, workspace));
+            left_out.push(event_texts::claim_not_mounted(&name, workspace));
             claims.single_pod.push(template);
         } else {
             claims.templates.push(template);
@@ -73,12 +73,12 @@ pub(super) fn of(
             continue;
         }
         if known.shared {
-            left_out.push(reasons::claim_shared(&name, &binding.name));
+            left_out.push(event_texts::claim_shared(&name, &binding.name));
             continue;
         }
         match &binding.source {
             WorkspaceSource::ClaimTemplate(own) if own.is_single_pod() => {
-                left_out.push(reasons::claim_not_mounted(&name, Some(&binding.name)));
+                left_out.push(event_texts::claim_not_mounted(&name, Some(&binding.name)));
                 claims.unmounted.push(name);
             }
             WorkspaceSource::ClaimTemplate(_)
@@ -163,12 +163,14 @@ fn not_known(binding: &WorkspaceBinding) -> Option<Reason> {
     let workspace = &binding.name;
     match &binding.source {
         WorkspaceSource::Claim { claim_name } if claim_name.is_empty() => {
-            Some(reasons::claim_name_empty(workspace))
+            Some(event_texts::claim_name_empty(workspace))
         }
         WorkspaceSource::Claim { claim_name } => {
-            Some(reasons::claim_name_variable(workspace, claim_name))
+            Some(event_texts::claim_name_variable(workspace, claim_name))
         }
-        WorkspaceSource::ClaimTemplate(_) => Some(reasons::claim_template_not_replaced(workspace)),
+        WorkspaceSource::ClaimTemplate(_) => {
+            Some(event_texts::claim_template_not_replaced(workspace))
+        }
         WorkspaceSource::Other => None,
     }
 }

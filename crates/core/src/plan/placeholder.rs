@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use crate::config::{Backend, Reserves};
+use crate::event_texts;
 use crate::labels;
 use crate::names::{AssistantName, ClaimTemplateName, claim_name, label_value};
 use crate::pinned::Pinned;
 use crate::pipeline_run::PipelineRun;
 use crate::pod_template;
-use crate::reasons;
 use crate::reconcile::requests::{Amounts, amounts};
 use crate::separation::Separation;
 
@@ -133,7 +133,7 @@ pub(super) fn dropped(run: &PipelineRun, pinned: &Pinned) -> Vec<Reason> {
     let merged = pod_template::merge(run.pod_template.as_ref(), &pinned.placeholder.pod_template);
     let dropped = merged.dropped.iter();
     dropped
-        .map(|part| reasons::security_context_reduced(&part.field, &part.value))
+        .map(|part| event_texts::security_context_reduced(&part.field, &part.value))
         .collect()
 }
 

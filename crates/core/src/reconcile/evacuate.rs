@@ -13,9 +13,9 @@ use std::time::Duration;
 use super::requests::Amounts;
 use super::{Decision, Step, Update, pause};
 use crate::config::Backend;
+use crate::event_texts;
 use crate::observed::{Done, Observed, Placeholder, Pod, Record, Sight, elapsed};
 use crate::pod_template::{EVACUATED_CLASS, PLACEHOLDER_CLASS};
-use crate::reasons;
 
 /// The pause between the first two moves of a placeholder. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
 pub(super) const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -118,7 +118,7 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
     let Some((cause, at_once)) = evict(role, pod.tolerations(), known) else {
         return;
     };
-    let reason = reasons::pod_evacuated(&pod.object.name, node, &cause);
+    let reason = event_texts::pod_evacuated(&pod.object.name, node, &cause);
     let placeholder = match role {
         Role::Placeholder => observed.placeholders.values().find(|own| pod.is_of(own)),
         Role::NeverStarted | Role::Started => None,

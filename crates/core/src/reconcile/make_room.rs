@@ -12,9 +12,9 @@ use super::evacuate::{FIRST_PAUSE, LONGEST_PAUSE, misplaced};
 use super::reserve::{self, MOMENT, Placed};
 use super::tell::refusals::{tells_of_no_node, waits_for_claim};
 use super::{Decision, MOVES, Step, ask_again, pause};
+use crate::event_texts;
 use crate::observed::{Observed, Placeholder, Pod, Record, Sight, elapsed};
 use crate::plan::Reason;
-use crate::reasons;
 use crate::volumes::SeenClaim;
 
 /// The scheduler normally tries a waiting pod again within this time after the pod's placeholder is bound. Until then, the pod's
@@ -86,8 +86,8 @@ impl<'a> Placed<'a> {
         self.let_go(waiting, decision);
         let tied = waiting.iter().find(|pod| !self.is_free(pod))?;
         let reason = match self.is_allowed(tied) {
-            true => reasons::claims_hold_placeholder(&asking(tied), node, &claims),
-            false => reasons::claims_on_unsuitable_node(&asking(tied), node, &claims),
+            true => event_texts::claims_hold_placeholder(&asking(tied), node, &claims),
+            false => event_texts::claims_on_unsuitable_node(&asking(tied), node, &claims),
         };
         self.is_confirmed(tied, None, decision).then_some(reason)
     }
@@ -138,7 +138,7 @@ impl<'a> Placed<'a> {
             // manager decides again after a pause.
             decision.look_in(if rest.is_zero() { LONGEST_PAUSE } else { rest });
             let waits = rest.is_zero() && self.is_confirmed(pod, None, decision);
-            return waits.then(|| reasons::resource_missing(&asking(pod), node, resource));
+            return waits.then(|| event_texts::resource_missing(&asking(pod), node, resource));
         }
         let ended = u32::try_from(self.observed.ended.len()).unwrap_or(u32::MAX);
         let in_vain = |own: &&Arc<Placeholder>| own.record.ended >= ended;
@@ -146,7 +146,7 @@ impl<'a> Placed<'a> {
         let moved = moved.filter_map(|own| own.record.moved.as_ref());
         let moves = moved.clone().map(|done| done.times).sum();
         if moves >= MOVES {
-            let reason = reasons::moves_exhausted(&asking(pod), node, moves);
+            let reason = event_texts::moves_exhausted(&asking(pod), node, moves);
             return self.is_confirmed(pod, None, decision).then_some(reason);
         }
         if !self.may_act(pod, moves, moved.map(|done| done.last).max(), decision) {
@@ -158,7 +158,7 @@ impl<'a> Placed<'a> {
         } else if self.own.observed {
             // The controller of the placeholder has observed the version with the gate, so it creates the next pod from this
             // version.
-            let reason = reasons::placeholder_asks_anew(&pod.object.name, placeholder, node);
+            let reason = event_texts::placeholder_asks_anew(&pod.object.name, placeholder, node);
             let before = &self.own.record;
             let record = Record {
                 left: Some(node.to_owned()),
@@ -239,8 +239,8 @@ impl<'a> Placed<'a> {
                     placeholder: self.own.object.name.clone(),
                     times: times + 1,
                     reason: match self.is_away(pod) {
-                        true => reasons::pod_away(name, placeholder),
-                        false => reasons::pod_let_go(name, placeholder),
+                        true => event_texts::pod_away(name, placeholder),
+                        false => event_texts::pod_let_go(name, placeholder),
                     },
                 });
             }

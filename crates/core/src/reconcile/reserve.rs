@@ -21,10 +21,10 @@ use super::requests::Amounts;
 use super::tell::refusals::lacks_room;
 use super::{Decision, MOVES, Step, ask_again, evict};
 use crate::config::{Backend, Reserves};
+use crate::event_texts;
 use crate::observed::{Needs, Observed, Placeholder, PlaceholderLabels, Pod, Record, Sight};
 use crate::pipeline_run::PipelineRun;
 use crate::plan::{PlaceholderSpec, Reason};
-use crate::reasons;
 
 use followers::Followers;
 
@@ -194,7 +194,8 @@ impl<'a> Placed<'a> {
                 if self.refused_for(self.observed.peak_wait, decision) {
                     // If the run starts no more pods, for example because it was cancelled, there is no Event.
                     let starts = need != Amounts::default();
-                    let reason = starts.then(|| reasons::reservation_reduced(name, asked, &size));
+                    let reason =
+                        starts.then(|| event_texts::reservation_reduced(name, asked, &size));
                     decision.steps.push(self.shrink(size, reason));
                 }
                 return;
@@ -207,11 +208,11 @@ impl<'a> Placed<'a> {
             let (size, reason) = if tied.is_empty() {
                 // Pods that use none of the claims may run on other nodes.
                 let size = self.with_own(&self.followers().demand(true).need);
-                let reason = reasons::reservation_of_claims(name, asked, &size);
+                let reason = event_texts::reservation_of_claims(name, asked, &size);
                 (size, reason)
             } else {
                 // No other node can take the placeholder. If it reserves no room, pods that need less can start on this node.
-                let reason = reasons::reservation_given_up(name, asked, &tied);
+                let reason = event_texts::reservation_given_up(name, asked, &tied);
                 (self.own.needs.requests.clone(), reason)
             };
             if let Some(size) = self.less(&size) {
@@ -226,12 +227,12 @@ impl<'a> Placed<'a> {
         // Only a pod that starts with the gate can be limited to one node.
         let home = self.home().filter(|_| self.own.gated);
         let Some(limit) = &self.labels.limited_by else {
-            return home.map(|home| reasons::placeholder_returns(name, &home));
+            return home.map(|home| event_texts::placeholder_returns(name, &home));
         };
         let mut limits = self.followers().waiting().map(for_pod);
         let holds =
             home.is_some_and(|home| on_node(&home) == *limit) || limits.any(|it| it == *limit);
-        (!holds).then(|| reasons::placeholder_asks_without(name, limit))
+        (!holds).then(|| event_texts::placeholder_asks_without(name, limit))
     }
 
     /// The step that reduces the requests of the pod.
@@ -253,7 +254,7 @@ impl<'a> Placed<'a> {
         let asks = self.labels.asks.to_string();
         let resizing = Sight::Resizing(self.pod.object.uid.clone(), asks);
         if may && decision.lasts(self.observed, resizing, RESIZED) {
-            let reason = reasons::reservation_not_reduced(&self.own.object.name, node);
+            let reason = event_texts::reservation_not_reduced(&self.own.object.name, node);
             let record = Record {
                 keeps_room: true,
                 ..self.own.record.clone()

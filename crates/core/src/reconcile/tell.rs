@@ -14,12 +14,12 @@ use super::Decision;
 use super::apart::{Fit, fit};
 use super::evacuate::{Node, Toleration, misplaced};
 use crate::annotations::BLOCKED;
+use crate::event_texts;
 use crate::names::hash;
 use crate::observed::{Observed, Planned, Sight};
 use crate::pinned::Pinned;
 use crate::pipeline_run::{OwnerReference, PipelineRun, RunState};
 use crate::plan::{PlaceholderSpec, Reason, ReasonCode};
-use crate::reasons;
 use crate::run_claims::brought;
 use crate::volumes::{self, Conflict, SeenClaim, Volumes, reaches, volumes};
 use refusals::{lacks_room, meets_other_placeholders, said_on, unschedulable};
@@ -105,7 +105,7 @@ fn of_plan(
                 events.extend(of_volumes(spec, &volumes));
             }
         }
-        Err(violations) => blocked = Some(reasons::pipeline_run_invalid(violations)),
+        Err(violations) => blocked = Some(event_texts::pipeline_run_invalid(violations)),
     }
     events.extend(blocked.clone());
     (events, blocked)
@@ -117,7 +117,7 @@ fn of_volumes(spec: &PlaceholderSpec, volumes: &Volumes) -> Vec<Reason> {
     let named: BTreeSet<&String> = spec.claim_names.iter().collect();
     let unmounted = volumes.unmounted.iter().filter(|name| named.contains(name));
     unmounted
-        .map(|name| reasons::claim_not_mounted(name, None))
+        .map(|name| event_texts::claim_not_mounted(name, None))
         .collect()
 }
 
@@ -132,12 +132,12 @@ fn out_of_reach(
     let mut found = None;
     for spec in observed.planned() {
         let reason =
-            |conflict: &Conflict| reasons::volume_node_affinity_conflict(conflict, &spec.name);
+            |conflict: &Conflict| event_texts::volume_node_affinity_conflict(conflict, &spec.name);
         let reason = match fit(observed, spec) {
             Fit::Together => continue,
             Fit::Apart { conflict, left_out } => {
                 let left_out = left_out.into_iter().collect::<Vec<_>>().join(", ");
-                let reason = reasons::claims_apart(&conflict, &spec.name, &left_out);
+                let reason = event_texts::claims_apart(&conflict, &spec.name, &left_out);
                 decision.events.push(reason);
                 continue;
             }
@@ -245,7 +245,7 @@ fn no_allowed_node_reaches(observed: &Observed) -> Option<Reason> {
             met && misplaced(&own.needs.tolerations, Some(node)).is_none()
         });
         let conflict = volumes::out_of_reach(&seen, allowed)?;
-        Some(reasons::volume_out_of_reach(&conflict))
+        Some(event_texts::volume_out_of_reach(&conflict))
     })
 }
 
@@ -272,8 +272,8 @@ fn stranded(tolerations: &[Toleration], seen: &[SeenClaim], nodes: &[&Node]) -> 
         .collect();
     let causes = causes?;
     Some(match causes.split_first() {
-        None => reasons::claims_out_of_reach(&claims),
-        Some((first, others)) => reasons::claims_not_movable(&claims, first, others.len()),
+        None => event_texts::claims_out_of_reach(&claims),
+        Some((first, others)) => event_texts::claims_not_movable(&claims, first, others.len()),
     })
 }
 
@@ -302,10 +302,10 @@ fn waits_for(observed: &Observed, spec: &PlaceholderSpec) -> Option<Reason> {
         // The scheduler reports an anti-affinity only about nodes that reach the volumes and have room
         // (`pkg/scheduler/apis/config/v1/default_plugins.go`).
         if !tied.is_empty() && crowded {
-            return Some(reasons::claims_on_taken_node(name, &tied));
+            return Some(event_texts::claims_on_taken_node(name, &tied));
         }
         if !tied.is_empty() && lacks_room(message) {
-            return Some(reasons::claims_hold_unbound(name, &asks, &tied));
+            return Some(event_texts::claims_hold_unbound(name, &asks, &tied));
         }
         let crowded = crowded && spec.is_isolated();
         unschedulable(&spec.name, crowded, &asks, message, exists)

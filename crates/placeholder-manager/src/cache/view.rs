@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use coscheduler_core::annotations::BLOCKED;
+use coscheduler_core::event_texts::ReasonCode;
 use coscheduler_core::mode::Mode;
 use coscheduler_core::observed::Placeholder;
 use coscheduler_core::pipeline_run::RunState;
 use coscheduler_core::plan::Reason;
-use coscheduler_core::reasons::ReasonCode;
 use coscheduler_core::reconcile::tell::blocked_reason;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 use k8s_openapi::jiff::Timestamp;

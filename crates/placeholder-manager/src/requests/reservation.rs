@@ -1,8 +1,8 @@
 //! The requests about the CPU and memory that a placeholder's pod reserves (B3).
 
+use coscheduler_core::event_texts;
 use coscheduler_core::observed::ObjectRef;
 use coscheduler_core::plan::{PlaceholderSpec, Reason};
-use coscheduler_core::reasons;
 use coscheduler_core::reconcile::requests::Amounts;
 use coscheduler_core::reconcile::reserve::Place;
 use coscheduler_kubernetes::placeholder::{self, size};
@@ -41,7 +41,12 @@ impl Requests {
                 Ok(()) => return Ok(refused),
                 Err(kube::Error::Api(it)) if matches!(it.code, 400 | 403 | 422) => {
                     let (name, next) = (spec.name.as_str(), sizes.get(index + 1));
-                    refused.push(reasons::reservation_refused(name, size, &it.message, next));
+                    refused.push(event_texts::reservation_refused(
+                        name,
+                        size,
+                        &it.message,
+                        next,
+                    ));
                 }
                 Err(error) => return Err(error),
             }

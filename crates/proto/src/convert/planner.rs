@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use coscheduler_core::admit::{Admission, RewrittenBinding, RewrittenSource, TaskAnnotation};
 use coscheduler_core::admit_run::{BoundClaim, ChildAdmission, ChildKind, ChildRun};
+use coscheduler_core::event_texts::{Reason, ReasonCode};
 use coscheduler_core::mode::IsolationScope;
 use coscheduler_core::params::Params;
 use coscheduler_core::pipeline;
@@ -14,7 +15,6 @@ use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
 use coscheduler_core::plan::{
     Action, ClaimTemplateSpec, PlaceholderSpec, Plan, Preview, Separation,
 };
-use coscheduler_core::reasons::{Reason, ReasonCode};
 use coscheduler_core::run_claims::AccessModes;
 use coscheduler_core::sizes::{Catalog, TaskSpec, resource_list};
 use coscheduler_core::violation::Violation;

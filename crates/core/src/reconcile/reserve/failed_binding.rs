@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use super::Placed;
+use crate::event_texts;
 use crate::observed::{Observed, Pod, Sight};
-use crate::reasons;
 use crate::reconcile::tell::refusals::waits_for_claim;
 use crate::reconcile::{Decision, evict};
 
@@ -42,7 +42,7 @@ impl Placed<'_> {
         let Some(home) = self.home() else {
             let is_urgent = is_early && is_contested && self.own.gated && self.has_choice();
             if is_urgent && self.may_part(decision) {
-                let reason = reasons::placeholder_not_bound(self.spec.name.as_str());
+                let reason = event_texts::placeholder_not_bound(self.spec.name.as_str());
                 decision.steps.push(evict(self.pod, None, reason));
             }
             return;

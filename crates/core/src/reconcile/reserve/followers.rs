@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Amounts, Decision, combined};
 use crate::config::Reserves;
+use crate::event_texts;
 use crate::mode::Mode;
 use crate::observed::{Observed, Pod};
 use crate::pinned::Pinned;
 use crate::pipeline_run::PipelineRun;
 use crate::plan::PlaceholderSpec;
-use crate::reasons;
 use crate::sizes::{Demand, Progress, Sizes};
 use crate::subsets;
 
@@ -30,7 +30,7 @@ impl<'a> Followers<'a> {
             Reserves::Nothing => vec![need],
             // At the start of a run, the reservation would use up quota that the run's first pod needs.
             Reserves::Placement | Reserves::Peak if self.observed.has_quota && is_first => {
-                let reason = reasons::reservation_under_quota(self.spec.name.as_str());
+                let reason = event_texts::reservation_under_quota(self.spec.name.as_str());
                 decision.events.push(reason);
                 Vec::new()
             }

@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 
 use super::blocked_reason;
 use crate::annotations::BLOCKED;
+use crate::event_texts;
 use crate::names::AssistantName;
 use crate::pipeline_run::PipelineRun;
 use crate::plan::{Reason, ReasonCode};
-use crate::reasons;
 use crate::reconcile::requests::Amounts;
 
 /// The codes of the causes that keep a placeholder from being created or scheduled. All but the first come from an error text of
@@ -65,9 +65,9 @@ pub fn not_provisioned(claim: &str, note: &str) -> Reason {
         || detail.ends_with("no storage class is set");
     let failed = format!("Claim {claim} has no volume");
     if class_missing {
-        reasons::storage_class_missing(&failed, detail)
+        event_texts::storage_class_missing(&failed, detail)
     } else {
-        reasons::claim_not_provisioned(&failed, detail)
+        event_texts::claim_not_provisioned(&failed, detail)
     }
 }
 
@@ -91,11 +91,11 @@ pub(super) fn unschedulable(
         return None;
     }
     let reason = if missing.is_some() {
-        reasons::reference_missing
+        event_texts::reference_missing
     } else if crowded {
-        reasons::no_isolated_node
+        event_texts::no_isolated_node
     } else {
-        reasons::placeholder_unschedulable
+        event_texts::placeholder_unschedulable
     };
     let failed = format!("No node can run placeholder {name} (requests: {asks})");
     Some(reason(&failed, &detail))
@@ -157,15 +157,15 @@ pub fn said_on(run: &PipelineRun) -> Option<ReasonCode> {
     REFUSALS.contains(&reason.code).then_some(reason.code)
 }
 
-/// Reads the API server's error text. Returns the function of module [`reasons`] for its cause, and the part of the text that is
+/// Reads the API server's error text. Returns the function of module [`event_texts`] for its cause, and the part of the text that is
 /// the same at each try.
 pub(crate) fn read_answer(answer: &str) -> (fn(&str, &str) -> Reason, String) {
     // Answers from webhooks are read first, because their texts may look like any other answer.
     if answer.starts_with("admission webhook ") {
-        return (reasons::admission_denied, answer.to_owned());
+        return (event_texts::admission_denied, answer.to_owned());
     }
     if let Some(webhook) = failed_webhook(answer) {
-        return (reasons::admission_webhook_failed, webhook);
+        return (event_texts::admission_webhook_failed, webhook);
     }
     let detail = match answer.split_once("\" is forbidden: ") {
         Some((_, detail)) => detail,
@@ -180,18 +180,18 @@ pub(crate) fn read_answer(answer: &str) -> (fn(&str, &str) -> Reason, String) {
         .any(|prefix| detail.starts_with(prefix))
         && detail.contains(" denied request: ");
     if let Some(quota) = quota(detail) {
-        return (reasons::quota_exceeded, quota);
+        return (event_texts::quota_exceeded, quota);
     }
     let reason = if is_missing {
-        reasons::reference_missing
+        event_texts::reference_missing
     } else if is_policy {
-        reasons::admission_denied
+        event_texts::admission_denied
     } else if is_limit(detail) {
-        reasons::limit_range_violated
+        event_texts::limit_range_violated
     } else if detail.starts_with("violates PodSecurity ") {
-        reasons::pod_security_violated
+        event_texts::pod_security_violated
     } else {
-        return (reasons::placeholder_refused, answer.to_owned());
+        return (event_texts::placeholder_refused, answer.to_owned());
     };
     (reason, detail.to_owned())
 }

@@ -8,10 +8,10 @@ use jiff::Timestamp;
 use super::blocked_reason;
 use super::refusals::{lacks_room, missing_claim, waits_for_other_pod, waits_for_volume};
 use crate::annotations::BLOCKED;
+use crate::event_texts;
 use crate::observed::{Observed, Pod, elapsed};
 use crate::pipeline_run::RunState;
 use crate::plan::{Reason, Severity};
-use crate::reasons;
 use crate::reconcile::make_room::tried_within;
 
 /// Why a pod waits for a node.
@@ -75,7 +75,7 @@ pub fn cause(observed: &Observed) -> Option<Reason> {
         return None;
     }
     if run.state == RunState::Pending {
-        return Some(reasons::pipeline_run_pending());
+        return Some(event_texts::pipeline_run_pending());
     }
     let annotated = run.annotations.get(BLOCKED);
     let reported = annotated.and_then(|value| blocked_reason(value));
@@ -112,7 +112,7 @@ impl<E: Fn(&str) -> bool> Pods<'_, E> {
         let lasting = |reason| of(reason, Duration::ZERO);
         let name = pod.object.name.as_str();
         if let Some(gate) = &pod.gate {
-            return lasting(reasons::scheduling_gated(gate));
+            return lasting(event_texts::scheduling_gated(gate));
         }
         if pod.placeholder.is_some() {
             return None;
@@ -120,42 +120,42 @@ impl<E: Fn(&str) -> bool> Pods<'_, E> {
         let refused = pod.unscheduled.as_ref().filter(|it| it.no_node)?;
         let said = refused.message.as_deref().unwrap_or_default();
         if waits_for_volume(said) {
-            return lasting(reasons::claim_not_bound(name));
+            return lasting(event_texts::claim_not_bound(name));
         }
         if waits_for_other_pod(said) {
-            return lasting(reasons::claim_in_use());
+            return lasting(event_texts::claim_in_use());
         }
         if let Some(claim) = missing_claim(said) {
             return lasting(if (self.exists)(&claim) {
-                reasons::waits_for_scheduler(name)
+                event_texts::waits_for_scheduler(name)
             } else {
-                reasons::claim_missing(&claim)
+                event_texts::claim_missing(&claim)
             });
         }
         let mut last = None;
         for followed in &pod.follows {
             let Some(placeholder) = self.placeholders.get(followed.as_str()) else {
-                return lasting(reasons::placeholder_missing(name, followed));
+                return lasting(event_texts::placeholder_missing(name, followed));
             };
             let Some(node) = placeholder.node.as_deref() else {
-                return lasting(reasons::waits_for_scheduler(name));
+                return lasting(event_texts::waits_for_scheduler(name));
             };
             last = last.max(Some((placeholder.bound, node)));
         }
         let Some((bound, node)) = last else {
-            return lasting(reasons::pod_unschedulable());
+            return lasting(event_texts::pod_unschedulable());
         };
         // The message may be older than the placeholder's binding. Times are in whole seconds.
         let bound = bound.filter(|bound| refused.written.is_none_or(|written| written <= *bound));
         let bound = bound.map(|bound| elapsed(bound, self.now));
         let recheck = bound.map(|bound| tried_within(said).saturating_sub(bound));
         if let Some(recheck) = recheck.filter(|it| !it.is_zero()) {
-            return of(reasons::waits_for_scheduler(name), recheck);
+            return of(event_texts::waits_for_scheduler(name), recheck);
         }
         lasting(if lacks_room(said) && self.in_use.contains(node) {
-            reasons::waits_for_own_pods(node)
+            event_texts::waits_for_own_pods(node)
         } else {
-            reasons::pod_cannot_follow(name, node)
+            event_texts::pod_cannot_follow(name, node)
         })
     }
 }

@@ -226,7 +226,7 @@ fn n3_a_placeholder_without_a_pod_is_retried_at_least_every_thirty_seconds() {
     );
     let mut refused = without_pod();
     let name = name(&refused);
-    let reason = crate::reasons::no_claims();
+    let reason = crate::event_texts::no_claims();
     change_run(&mut refused, |run| {
         // The annotation already names this cause.
         let blocked = crate::annotations::BLOCKED.to_owned();

@@ -315,7 +315,7 @@ fn n2_pods_are_let_go_together_by_their_task_runs_and_only_where_they_may_be() {
         task_run: observed.pods[pod].controller.clone().unwrap(),
         placeholder: name(&observed),
         times: 1,
-        reason: crate::reasons::pod_let_go(pod, &name(&observed)),
+        reason: crate::event_texts::pod_let_go(pod, &name(&observed)),
     });
     assert_eq!(decision.steps, let_go);
     for (mode, claim) in [

@@ -444,7 +444,7 @@ fn b3_a_refused_reservation_is_told_without_the_used_part_of_a_quota() {
         let message = format!(
             "pods \"p\" is forbidden: exceeded quota: q, requested: requests.cpu=3, used: requests.cpu={used}, limited: requests.cpu=4"
         );
-        crate::reasons::reservation_refused("s", &Amounts::default(), &message, None).message
+        crate::event_texts::reservation_refused("s", &Amounts::default(), &message, None).message
     };
     assert_eq!(told("1"), told("2"));
     assert!(

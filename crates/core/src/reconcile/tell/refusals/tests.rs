@@ -1,7 +1,7 @@
 //! Error texts that the control plane of Kubernetes 1.35 has written, with the reason that is read from each.
 
 use super::*;
-use crate::reasons::NOTE_LENGTH;
+use crate::event_texts::NOTE_LENGTH;
 
 const POD: &str = "affinity-assistant-0123456789-0";
 const SET: &str = "affinity-assistant-0123456789";

@@ -21,11 +21,11 @@ macro_rules! texts {
         $(#[$doc:meta])*
         $name:ident($($value:ident: $type:ty),*): $code:ident = $text:literal $(, $part:ident = $computed:expr)*;
     )*) => {$(
-        #[doc = concat!("The text of reason [`", stringify!($code), "`](crate::reasons::ReasonCode::", stringify!($code), ").")]
+        #[doc = concat!("The text of reason [`", stringify!($code), "`](crate::event_texts::ReasonCode::", stringify!($code), ").")]
         $(#[$doc])*
-        pub fn $name($($value: $type),*) -> $crate::reasons::Reason {
-            let code = $crate::reasons::ReasonCode::$code;
-            $crate::reasons::Reason::new(code, format!($text $(, $part = $computed)*))
+        pub fn $name($($value: $type),*) -> $crate::event_texts::Reason {
+            let code = $crate::event_texts::ReasonCode::$code;
+            $crate::event_texts::Reason::new(code, format!($text $(, $part = $computed)*))
         }
     )*};
 }

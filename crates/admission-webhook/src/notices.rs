@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use coscheduler_core::annotations::REFUSED;
+use coscheduler_core::event_texts::{Reason, ReasonCode};
 use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};
-use coscheduler_core::reasons::{Reason, ReasonCode};
 use coscheduler_kubernetes::events::{about, written};
 use coscheduler_kubernetes::tekton;
 use coscheduler_runtime::Process;
@@ -34,11 +34,11 @@ pub(crate) struct Notice {
 
 /// Accepts Events to write.
 #[derive(Clone, Debug)]
-pub(crate) struct Events {
+pub(crate) struct Notices {
     waiting: mpsc::Sender<Notice>,
 }
 
-impl Events {
+impl Notices {
     /// Starts a task that writes Events for the life of the process.
     pub(crate) fn spawn(process: &Process, client: Client) -> Self {
         let (events, mut waiting) = Self::channel();
