@@ -11,7 +11,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{BuildHasher as _, RandomState};
 use std::pin::pin;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -304,16 +304,17 @@ impl Case {
     }
 }
 
-/// The runs and pods of the namespace that the watches have shown, by the run's uid and by name.
+/// The runs and pods of the namespace that the watches have shown, by the run's uid and by name. Each run that is waited for reads
+/// its objects after every event, so copies must be cheap.
 #[derive(Default)]
 struct World {
     runs: Kept<PipelineRun>,
     pods: Kept<Pod>,
 }
 
-type Kept<K> = Mutex<HashMap<String, BTreeMap<String, K>>>;
+type Kept<K> = Mutex<HashMap<String, BTreeMap<String, Arc<K>>>>;
 
-fn lock<K>(kept: &Kept<K>) -> MutexGuard<'_, HashMap<String, BTreeMap<String, K>>> {
+fn lock<K>(kept: &Kept<K>) -> MutexGuard<'_, HashMap<String, BTreeMap<String, Arc<K>>>> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -327,14 +328,14 @@ where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + DeserializeOwned + Send + 'static,
 {
     let mut events = pin!(watcher(api, watcher::Config::default()).default_backoff());
-    let mut listed: HashMap<String, BTreeMap<String, K>> = HashMap::new();
+    let mut listed: HashMap<String, BTreeMap<String, Arc<K>>> = HashMap::new();
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitApply(object)) => {
                 if let Some(run) = run_of(&object) {
                     let of_run = listed.entry(run).or_default();
-                    of_run.insert(object.name_any(), object);
+                    of_run.insert(object.name_any(), Arc::new(object));
                 }
             }
             Ok(Event::InitDone) => *lock(kept) = std::mem::take(&mut listed),
@@ -342,7 +343,7 @@ where
                 if let Some(run) = run_of(&object) {
                     let mut kept = lock(kept);
                     let of_run = kept.entry(run).or_default();
-                    of_run.insert(object.name_any(), object);
+                    of_run.insert(object.name_any(), Arc::new(object));
                 }
             }
             Ok(Event::Delete(object)) => {
@@ -373,19 +374,22 @@ struct Stage<'a> {
 
 /// The state of one run.
 struct Seen {
-    run: Option<PipelineRun>,
-    pods: Vec<Pod>,
+    run: Option<Arc<PipelineRun>>,
+    pods: Vec<Arc<Pod>>,
 }
 
 impl Seen {
     /// True if the run has ended or was deleted.
     fn is_over(&self) -> bool {
-        let run = self.run.as_ref();
+        let run = self.run.as_deref();
         run.is_none_or(|run| matches!(succeeded(run), Some("True" | "False")))
     }
 
     fn of_tasks(&self) -> impl Iterator<Item = &Pod> {
-        self.pods.iter().filter(|pod| !is_placeholder(pod))
+        self.pods
+            .iter()
+            .map(Arc::as_ref)
+            .filter(|pod| !is_placeholder(pod))
     }
 
     fn is_at(&self, point: Point) -> bool {
