@@ -26,12 +26,13 @@ use crate::observed::{Needs, Observed, Placeholder, PlaceholderLabels, Pod, Reco
 use crate::pipeline_run::PipelineRun;
 use crate::plan::{PlaceholderSpec, Reason};
 
+use failed_binding::SETTLED;
 use followers::Followers;
 
 /// The scheduling gate of a placeholder's pod whose requests are not set yet.
 pub const GATE: &str = "coscheduler.dev/reservation";
-/// Each of these normally happens within this time: the leader removes a gate; the scheduler binds a waiting pod after another
-/// pod has ended; a watch reports a change.
+/// Each of these normally happens within this time: the scheduler binds a waiting pod after another pod has ended; a watch reports
+/// a change.
 pub(super) const MOMENT: Duration = Duration::from_secs(2);
 /// A kubelet normally acts on a resize within this time.
 const RESIZED: Duration = Duration::from_secs(10);
@@ -91,7 +92,8 @@ pub(super) fn reserve(observed: &Observed, decision: &mut Decision) {
                 continue;
             }
             let gated = Sight::Gated(placed.pod.object.uid.clone());
-            if observed.leads || decision.lasts(observed, gated, MOMENT) {
+            // Only the leader remembers a failed binding. After this time, the pods that it concerns are bound.
+            if observed.leads || decision.lasts(observed, gated, SETTLED) {
                 placed.open(decision);
             }
         } else if observed.leads {

@@ -14,7 +14,7 @@ use crate::reconcile::{Decision, evict};
 const BACKOFF: Duration = Duration::from_secs(1);
 /// After the scheduler could not bind a placeholder, it has normally bound the pods that it had assumed beside the placeholder
 /// within this time. (While a claim is provisioned for such a pod, kube-scheduler looks at the claim once a second.)
-const SETTLED: Duration = Duration::from_secs(3);
+pub(super) const SETTLED: Duration = Duration::from_secs(3);
 
 /// Notes each placeholder that the scheduler could not bind, until the scheduler binds the placeholder or finds no node for it.
 pub(super) fn remember(observed: &Observed, decision: &mut Decision) {

@@ -220,7 +220,7 @@ fn b3_tasks_that_have_ended_or_are_skipped_do_not_count() {
 fn n5_another_replica_opens_the_gate_a_moment_later() {
     let mut observed = gated();
     observed.leads = false;
-    pass(&mut observed, SECOND);
+    pass(&mut observed, 2 * SECOND);
     assert_eq!(pass(&mut observed, SECOND).steps, []);
     assert_eq!(opened(&observed), [3550, 2050]);
 }
