@@ -81,7 +81,7 @@ impl Scene<'_> {
                 let mut planned = placeholders
                     .iter()
                     .map(|spec| spec.reserves().as_str_name());
-                if planned.all(|planned| planned == expected) {
+                if !placeholders.is_empty() && planned.all(|planned| planned == expected) {
                     return anyhow::Ok(());
                 }
                 tokio::time::sleep(PAUSE).await;

@@ -1,10 +1,10 @@
 //! Records where each pod was and when, with a watch of all pods of the cluster, because a list shows only the present. Every
-//! test checks the record: a volume that only one node can mount must never be in use on two nodes ([`History::verdict`]). A real
-//! cluster would report this as a Multi-Attach error.
+//! test checks the record ([`History::verdict`]): a volume that only one node can mount must never be in use on two nodes (a real
+//! cluster would report this as a Multi-Attach error), and no kubelet may reject a pod because its node is full.
 //!
 //! Times are resource versions, because a watch delivers changes in the order in which they happened.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -78,6 +78,8 @@ struct Log {
     listed: HashSet<String>,
     /// Namespaces in which pods on two nodes may use the same claim.
     exempt: HashSet<String>,
+    /// The pods that a kubelet rejected because their node was full, each with the reason.
+    rejected: BTreeSet<String>,
 }
 
 impl History {
@@ -145,11 +147,13 @@ impl History {
         self.log().exempt.insert(namespace.to_owned());
     }
 
-    /// Checks that no claim that only one node can mount was in use on two nodes at the same time, in any namespace, until now.
+    /// Checks that until now, in any namespace, no claim that only one node can mount was in use on two nodes at the same time, and
+    /// no kubelet rejected a pod because its node was full.
     ///
     /// # Errors
     ///
-    /// A claim was in use in this way (the error names the claims, pods and nodes), or the watch does not catch up in time.
+    /// A claim was in use in this way (the error names the claims, pods and nodes), a kubelet rejected a pod, or the watch does not
+    /// catch up in time.
     pub async fn verdict(&self) -> anyhow::Result<()> {
         self.stays("").await?;
         self.verdict_so_far()
@@ -159,8 +163,10 @@ impl History {
     ///
     /// # Errors
     ///
-    /// A claim was in use in this way.
+    /// A claim was in use in this way, or a kubelet rejected a pod.
     pub fn verdict_so_far(&self) -> anyhow::Result<()> {
+        let rejected = self.log().rejected.clone();
+        ensure!(rejected.is_empty(), "rejected by a kubelet: {rejected:?}");
         let exempt = self.log().exempt.clone();
         let stays = self.seen("");
         let mut users: BTreeMap<(&str, &str), Vec<&Stay>> = BTreeMap::new();
@@ -280,6 +286,12 @@ impl Log {
         let namespace = pod.namespace().unwrap_or_default();
         self.pods
             .insert(uid.clone(), (namespace.clone(), version(pod)));
+        let status = pod.status.as_ref();
+        let reason = status.and_then(|status| status.reason.as_deref());
+        if let Some(reason) = reason.filter(|reason| reason.starts_with("OutOf")) {
+            let rejected = format!("{namespace}/{}: {reason}", pod.name_any());
+            self.rejected.insert(rejected);
+        }
         let Some(node) = pods::node(pod) else { return };
         let stay = self.stays.entry(uid).or_insert_with(|| Stay {
             namespace,

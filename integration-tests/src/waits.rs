@@ -1,7 +1,7 @@
-//! Records with a watch how long the pods of a namespace wait for room, and which of them a kubelet rejects. The nodes are those
-//! of the scene's own pool ([`Scene::pool_of`]). No pods of other scenes may run on them.
+//! Records with a watch how long the pods of a namespace wait for room. The nodes are those of the scene's own pool
+//! ([`Scene::pool_of`]). No pods of other scenes may run on them.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -90,9 +90,9 @@ impl Waits {
         lock(&self.log).all.longest.clone()
     }
 
-    /// The names of the pods that a kubelet rejected, each with the reason.
-    pub fn rejected(&self) -> Vec<String> {
-        lock(&self.log).rejected.values().cloned().collect()
+    /// The number of pods that were on a node. Placeholders do not count.
+    pub fn bound(&self) -> usize {
+        lock(&self.log).bound.len()
     }
 }
 
@@ -115,8 +115,8 @@ struct Log {
     pods: HashMap<String, Seen>,
     held: Clock,
     all: Clock,
-    /// The names of the rejected pods, each with the reason, by uid.
-    rejected: BTreeMap<String, String>,
+    /// The uids of the pods that were on a node.
+    bound: HashSet<String>,
 }
 
 struct Seen {
@@ -225,17 +225,14 @@ impl Room {
 impl Log {
     fn applied(&mut self, pod: &Pod) {
         let uid = pod.uid().unwrap_or_default();
-        let status = pod.status.as_ref();
-        let reason = status.and_then(|status| status.reason.as_deref());
-        if let Some(reason) = reason.filter(|reason| reason.starts_with("OutOf")) {
-            let rejected = format!("{}: {reason}", pod.name_any());
-            self.rejected.insert(uid.clone(), rejected);
+        let is_placeholder = pods::is_placeholder(pod);
+        if !is_placeholder && pods::node(pod).is_some() {
+            self.bound.insert(uid.clone());
         }
         if matches!(pods::phase(pod), PodPhase::Succeeded | PodPhase::Failed) {
             self.gone(&uid);
             return;
         }
-        let is_placeholder = pods::is_placeholder(pod);
         let seen = Seen {
             name: pod.name_any(),
             placeholder: is_placeholder

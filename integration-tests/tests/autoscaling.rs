@@ -176,6 +176,7 @@ fn in_each_mode(reserves: Reserves, waves: &[usize]) -> Outcome {
         };
         for mode in ["workspaces", "pipelineruns"] {
             let (with, without) = (added[mode].cpus(), added[WITHOUT].cpus());
+            ensure!(without > 0, "{reserves}: nothing was added");
             ensure!(
                 2 * with <= most * without,
                 "{reserves}: {mode} adds {with} CPUs, without coscheduling it is {without}"

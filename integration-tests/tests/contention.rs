@@ -2,6 +2,7 @@
 //! keeps its pods.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -482,9 +483,11 @@ fn n4_nodes_that_come_all_the_time_delay_no_move() -> Outcome {
         )
         .await?;
         let others = scene.stack.scene().await?;
+        let added = Cell::new(0);
         let nodes = async {
             for number in 1.. {
                 others.add_node(number, "1", 110).await?;
+                added.set(number);
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
             anyhow::Ok(())
@@ -500,7 +503,11 @@ fn n4_nodes_that_come_all_the_time_delay_no_move() -> Outcome {
             moved = moved => moved?,
             failed = nodes => bail!("{failed:?}"),
         };
-        println!("The placeholder left after {moved:?}");
+        println!(
+            "The placeholder left after {moved:?}, {} new nodes",
+            added.get()
+        );
+        assert!(added.get() > 1);
         // A move normally takes two seconds, or up to fourteen if the placeholder was bound a moment before.
         assert!(moved < Duration::from_secs(40), "{moved:?}");
         scene.succeeds("run").await?;

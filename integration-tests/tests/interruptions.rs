@@ -141,6 +141,7 @@ async fn begin(scene: &Scene<'_>, step: Step, mode: &str) -> Outcome {
             scene.refuse(Refusal::TooLarge, SIZING).await?;
             scene.submit(three(scene, mode)).await?;
             until(scene, "are gated", |pod| is_gated(pod) && !holds(pod)).await?;
+            scene.told("run", "AdmissionDenied").await?;
         }
         Step::Gate => {
             two_nodes(scene).await?;
@@ -213,7 +214,8 @@ async fn is_at(scene: &Scene<'_>, step: Step) -> Outcome {
     let pods = scene.objects().await?.placeholders;
     let is = match (step, pods.as_slice()) {
         (Step::Creation | Step::Start, pods) => pods.is_empty(),
-        (Step::Sizing | Step::Gate | Step::Move, [pod]) => is_gated(pod),
+        (Step::Sizing, [pod]) => is_gated(pod) && !holds(pod),
+        (Step::Gate | Step::Move, [pod]) => is_gated(pod),
         (Step::Waiting, [pod]) => is_unschedulable(pod) && holds(pod),
         (Step::HandOver | Step::Peak, [pod]) => node(pod).is_some() && holds(pod),
         (Step::Succession, [pod]) => node(pod) == Some(&scene.pool_node(1)),
