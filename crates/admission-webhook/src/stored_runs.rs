@@ -8,7 +8,7 @@ use coscheduler_core::admit::awaits_pipeline;
 use coscheduler_core::admit_run::ChildRun;
 use coscheduler_core::annotations::{AWAITS_PIPELINE, GROUP, MODE, VOLUME_CLAIM_TEMPLATES};
 use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun as View};
-use coscheduler_kubernetes::child_run::controller;
+use coscheduler_kubernetes::objects::controller;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, owner_parts};
 use coscheduler_proto::json;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;

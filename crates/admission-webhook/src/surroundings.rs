@@ -11,7 +11,7 @@ use coscheduler_core::annotations::{ALLOWED_OVERRIDES, GROUP};
 use coscheduler_core::names::{AssistantName, assistant_of};
 use coscheduler_core::overrides::Setting;
 use coscheduler_core::pipeline_run::OwnerReference;
-use coscheduler_kubernetes::child_run;
+use coscheduler_kubernetes::objects;
 use coscheduler_kubernetes::tekton::{Pipeline, PipelineRun};
 use coscheduler_runtime::Process;
 use k8s_openapi::api::core::v1::Namespace;
@@ -147,7 +147,7 @@ impl Surroundings {
     ) -> Result<Option<String>, Unknown> {
         let annotations = metadata.annotations.as_ref();
         let names_a_group = annotations.is_some_and(|annotations| annotations.contains_key(GROUP));
-        let controller = child_run::controller(metadata);
+        let controller = objects::controller(metadata);
         let Some(OwnerReference { name, uid, .. }) =
             controller.filter(|owner| names_a_group && owner.is_pipeline_run())
         else {

@@ -208,10 +208,10 @@ impl Done {
     }
 }
 
-/// The time from `then` to `now`. Zero if `then` is later than `now`. (The two times may come from the clocks of different
-/// machines, so `then` may be later.)
+/// The time between `then` and `now`. The two times may come from the clocks of different machines, so `then` may be later than
+/// `now`, for example because a replica with a fast clock wrote it. A pause since then must not last until this clock reaches it.
 pub fn elapsed(then: Timestamp, now: Timestamp) -> Duration {
-    now.duration_since(then).try_into().unwrap_or_default()
+    now.duration_since(then).unsigned_abs()
 }
 
 impl Observed {

@@ -6,6 +6,8 @@ use coscheduler_core::pipeline_run::OwnerReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
+use crate::objects;
+
 /// Tekton's label with the name of the task of the Pipeline.
 const PIPELINE_TASK: &str = "tekton.dev/pipelineTask";
 
@@ -22,24 +24,12 @@ pub fn view(kind: &str, metadata: &ObjectMeta, spec: &Value, username: &str) -> 
             .and_then(|labels| labels.get(PIPELINE_TASK).cloned())
             .unwrap_or_default(),
         annotations: metadata.annotations.clone().unwrap_or_default(),
-        controller: controller(metadata),
+        controller: objects::controller(metadata),
         owner_group: None,
         created_by: username.to_owned(),
         claims: claims(&spec["workspaces"]),
         params: Params::read(&spec["params"]).or(&Params::defaults(&spec["taskSpec"]["params"])),
         pipeline_run: None,
-    })
-}
-
-/// The owner with `controller: true`.
-pub fn controller(metadata: &ObjectMeta) -> Option<OwnerReference> {
-    let mut owners = metadata.owner_references.iter().flatten();
-    let controller = owners.find(|owner| owner.controller == Some(true))?;
-    Some(OwnerReference {
-        api_version: controller.api_version.clone(),
-        kind: controller.kind.clone(),
-        name: controller.name.clone(),
-        uid: controller.uid.clone(),
     })
 }
 

@@ -71,16 +71,8 @@ impl Requests {
         namespace: &str,
         claim: &ObjectRef,
     ) -> Result<Option<KnownClaim>, Error> {
-        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
-        let params = DeleteParams::background().preconditions(this_one(claim));
-        match retried(|| api.delete(&claim.name, &params)).await {
-            Ok(answer) => Ok(answer.left().map(claims::view)),
-            Err(error) if is_gone(&error) => Ok(None),
-            Err(error) => Err(failed(
-                format!("delete claim {namespace}/{}", claim.name),
-                error,
-            )),
-        }
+        let left = self.delete("claim", namespace, claim).await?;
+        Ok(left.map(claims::view))
     }
 
     /// The claims that the pods of a namespace use now: a list from the API server, not from the cache. The list leaves out

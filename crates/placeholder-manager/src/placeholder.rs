@@ -279,16 +279,8 @@ impl Requests {
         namespace: &str,
         own: &ObjectRef,
     ) -> Result<Option<Placeholder>, Error> {
-        let api = self.placeholders(namespace);
-        let params = DeleteParams::background().preconditions(this_one(own));
-        match retried(|| api.delete(&own.name, &params)).await {
-            Ok(answer) => Ok(answer.left().and_then(view)),
-            Err(error) if is_gone(&error) => Ok(None),
-            Err(error) => Err(failed(
-                format!("delete {KIND} {namespace}/{}", own.name),
-                error,
-            )),
-        }
+        let left = self.delete(KIND, namespace, own).await?;
+        Ok(left.and_then(view))
     }
 
     fn placeholders(&self, namespace: &str) -> Api<StatefulSet> {

@@ -177,7 +177,7 @@ impl Reconciler {
             created |= acted.created;
             // Answers about waiting pods expire. If an answer expired before its use, the rounds would ask again for ever. So
             // there is a pause after the second round that asks.
-            let look_again = acted.look_again || (acted.asked && !asked);
+            let uses_answers = acted.asked && !asked;
             asked |= acted.asked;
             let Decision {
                 released,
@@ -190,7 +190,8 @@ impl Reconciler {
             }
             self.memory.keep(key, &observed, sights, released);
             let failed = acted.failed;
-            if look_again && failed.is_empty() {
+            // Another placeholder of the run may wait for the answers, so a failed step must not delay their use.
+            if uses_answers || (acted.look_again && failed.is_empty()) {
                 continue;
             }
             for error in failed.values() {

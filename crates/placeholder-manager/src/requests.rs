@@ -1,15 +1,17 @@
 //! The manager's requests to the API server. Each request is one function, which sets the preconditions and interprets refusals.
 //! Module `placeholder` has the requests about placeholders, and module `delete_claims` deletes claims.
 //!
-//! Transient errors (409, 429, 5xx, no answer) are retried with backoff and jitter. A 409 is not retried if the object exists
+//! Transient errors (409, 429, 5xx, no connection) are retried with backoff and jitter. A 409 is not retried if the object exists
 //! already, or if its uid is not the expected one. There is no retry of patches, of deletions of one exact version, or of reads
-//! of a PriorityClass, and none if the API server cannot call a webhook. The next reconcile of the run then decides again.
+//! of a PriorityClass, and none if the API server cannot call a webhook or does not answer in time. The next reconcile of the run
+//! then decides again.
 
 mod reservation;
 mod waiting_pods;
 
 pub(crate) use reservation::Resized;
 
+use std::fmt::Debug;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +20,12 @@ use backon::{ExponentialBuilder, Retryable};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Api, Client};
+use kube::core::NamespaceResourceScope;
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use tokio::sync::{OnceCell, Semaphore};
+use tokio::time::error::Elapsed;
 
 use coscheduler_core::observed::{KnownClaim, ObjectRef, RunPresence};
 use coscheduler_core::pipeline_run::PipelineRun as View;
@@ -33,8 +38,10 @@ use coscheduler_kubernetes::{claims, volumes};
 use crate::error::Error;
 use crate::one_list::OneList;
 
-/// The time limit of a single request. The client's own limit is much longer, because the client also serves the watches.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// The time limit of a single request. An admission webhook may take up to thirty seconds. The API server must be the first to
+/// give up, because only its answer says that a webhook is the cause. The client's own limit is much longer, because the client
+/// also serves the watches.
+const TIMEOUT: Duration = Duration::from_secs(35);
 
 /// The largest number of namespaces whose pods are listed at the same time.
 const LISTINGS: usize = 4;
@@ -156,15 +163,28 @@ impl Requests {
         namespace: &str,
         pod: &ObjectRef,
     ) -> Result<Option<Pod>, Error> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let params = DeleteParams::background().preconditions(this_one(pod));
-        match retried(|| api.delete(&pod.name, &params)).await {
+        self.delete("pod", namespace, pod).await
+    }
+
+    /// Deletes an object, which `kind` names in errors. Returns the object if it still exists, for example because finalizers
+    /// keep it, or `None` if it is gone.
+    pub(crate) async fn delete<K>(
+        &self,
+        kind: &str,
+        namespace: &str,
+        object: &ObjectRef,
+    ) -> Result<Option<K>, Error>
+    where
+        K: Resource<Scope = NamespaceResourceScope, DynamicType = ()>,
+        K: Clone + Debug + DeserializeOwned,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let (name, params) = (&object.name, this_one(object));
+        let params = DeleteParams::background().preconditions(params);
+        match retried(|| api.delete(name, &params)).await {
             Ok(answer) => Ok(answer.left()),
             Err(error) if is_gone(&error) => Ok(None),
-            Err(error) => Err(failed(
-                format!("delete pod {namespace}/{}", pod.name),
-                error,
-            )),
+            Err(error) => Err(failed(format!("delete {kind} {namespace}/{name}"), error)),
         }
     }
 
@@ -203,7 +223,8 @@ impl Requests {
 }
 
 /// Retries a request after transient errors: five times at most, with pauses of three to six seconds in total. If the API server
-/// cannot call an admission webhook, there is no retry, so that the run's author gets an Event at once (N3).
+/// cannot call an admission webhook, there is no retry, so that the run's author gets an Event at once (N3). If the API server
+/// does not answer in time, there is none either, because other runs wait for this worker.
 pub(crate) async fn retried<T, F, Fut>(mut request: F) -> Result<T, kube::Error>
 where
     F: FnMut() -> Fut,
@@ -217,7 +238,9 @@ where
     let bounded = || once(request());
     bounded
         .retry(backoff)
-        .when(|error| is_transient(error) && !is_gone(error) && !is_webhook_down(error))
+        .when(|error| {
+            is_transient(error) && !is_gone(error) && !is_webhook_down(error) && !is_late(error)
+        })
         .await
 }
 
@@ -228,6 +251,11 @@ pub(crate) async fn once<T>(
     tokio::time::timeout(TIMEOUT, request)
         .await
         .unwrap_or_else(|late| Err(kube::Error::Service(late.into())))
+}
+
+/// True if the API server did not answer within [`TIMEOUT`].
+fn is_late(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Service(cause) if cause.is::<Elapsed>())
 }
 
 /// True if the object is gone, or another object has its name: the API server answers a failed uid precondition with 409.

@@ -8,6 +8,7 @@ pub mod version;
 pub mod watch;
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -49,12 +50,13 @@ impl KubernetesArgs {
         if let Ok(user_agent) = HeaderValue::from_str(&process.service().user_agent()) {
             config.headers.push((header::USER_AGENT, user_agent));
         }
-        // These are the layers of kube's own client. That client is not used here, because its connections send no pings.
+        // These are the layers of kube's own client. That client is not used here, because its connections send no pings, and
+        // because it repeats a refused request (429, 503, 504) for minutes: a watch would be that late.
         let service = || {
             anyhow::Ok(
                 ServiceBuilder::new()
                     .layer(config.base_uri_layer())
-                    .layer(RetryLayer::new(RetryPolicy::server_retry()))
+                    .layer(RetryLayer::new(retries()?))
                     .option_layer(config.auth_layer()?)
                     .layer(config.extra_headers_layer()?)
                     .map_err(BoxError::from)
@@ -92,9 +94,58 @@ impl KubernetesArgs {
     }
 }
 
+/// Repeats a request five times at most, for less than a second in total, or as the API server's header `Retry-After` asks. Whoever
+/// sends the request repeats it after longer pauses if necessary.
+fn retries() -> anyhow::Result<RetryPolicy> {
+    let (first, longest) = (Duration::from_millis(10), Duration::from_millis(200));
+    Ok(RetryPolicy::new(first, longest, 5, true)?)
+}
+
 /// Makes crate `ring` the TLS provider of the process, if the process has none. [`KubernetesArgs::client`] calls this
 /// function. A TLS server needs the provider too.
 pub fn install_tls_provider() {
     // This fails only if a provider is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use http::Response;
+    use tokio::time::Instant;
+    use tower::{ServiceExt as _, service_fn};
+
+    use super::*;
+
+    /// Sends a request to a server that always refuses it with this header. Returns the number of requests, and the time until the
+    /// client gave up.
+    async fn refused(header: Option<(&str, &str)>) -> (u32, Duration) {
+        let asked = AtomicU32::new(0);
+        let server = service_fn(async |_: Request<Body>| {
+            asked.fetch_add(1, Ordering::SeqCst);
+            let mut answer = Response::builder().status(503);
+            if let Some((name, value)) = header {
+                answer = answer.header(name, value);
+            }
+            anyhow::Ok(answer.body(())?).map_err(BoxError::from)
+        });
+        let client = ServiceBuilder::new()
+            .layer(RetryLayer::new(retries().unwrap()))
+            .service(server);
+        let began = Instant::now();
+        let answer = client.oneshot(Request::new(Body::empty())).await.unwrap();
+        assert_eq!(answer.status(), 503);
+        (asked.load(Ordering::SeqCst), began.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn n9_a_server_that_refuses_does_not_delay_a_watch_by_minutes() {
+        let (asked, time) = refused(None).await;
+        assert_eq!(asked, 6);
+        assert!(time < Duration::from_secs(1), "{time:?}");
+        let (asked, time) = refused(Some(("Retry-After", "1"))).await;
+        assert_eq!(asked, 6);
+        assert!(time < Duration::from_secs(10), "{time:?}");
+    }
 }

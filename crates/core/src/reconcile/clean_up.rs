@@ -14,10 +14,11 @@ pub(super) fn clean_up(observed: &Observed, decision: &mut Decision) -> Released
     if observed.pods.values().any(|pod| pod.placeholder.is_none()) {
         return Released::WaitingForPods;
     }
-    let mut placeholders = observed.placeholders.values();
-    if let Some(own) = placeholders.find(|own| !own.object.deleting) {
-        decision.steps.push(Step::Delete(own.object.clone()));
-    } else if observed.placeholders.is_empty() {
+    let placeholders = observed.placeholders.values();
+    let left = placeholders.filter(|own| !own.object.deleting);
+    let deletes = left.map(|own| Step::Delete(own.object.clone()));
+    decision.steps.extend(deletes);
+    if observed.placeholders.is_empty() {
         if observed.pods.is_empty() {
             return delete_claims(&observed.claims, decision);
         }

@@ -380,10 +380,13 @@ fn a_record_reads_back_as_it_was_written_and_an_empty_one_is_short() {
     assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
     assert_eq!(record.moved.unwrap().times, 2);
     assert_eq!(serde_json::to_string(&Record::default()).unwrap(), "{}");
-    // A time that this machine's clock has not reached yet counts as now.
-    let early: Timestamp = "2025-01-01T00:00:00Z".parse().unwrap();
-    assert_eq!(
-        crate::observed::elapsed(observed.now, early),
-        Duration::ZERO
-    );
+}
+
+#[test]
+fn n6_a_replica_with_a_fast_clock_does_not_stop_the_next_one_for_longer_than_the_pause() {
+    let observed = observed();
+    let done = Done::again(None, observed.now + 300 * SECOND, "no room").unwrap();
+    assert_eq!(done.rests(observed.now, 10 * SECOND), Duration::ZERO);
+    assert_eq!(done.rests(done.last, 10 * SECOND), 10 * SECOND);
+    assert_eq!(done.rests(done.last + 4 * SECOND, 10 * SECOND), 6 * SECOND);
 }

@@ -17,15 +17,12 @@ impl Complaints {
     /// for the object.
     pub(super) fn insert(&mut self, watch: &'static str, complaint: Complaint) -> bool {
         let key = (complaint.about, complaint.object.clone());
-        let news = match self.0.get(&key) {
-            Some((_, known)) if known.uid == complaint.uid => {
-                if is_newer(&known.version, &complaint.version) {
-                    return false;
-                }
-                known.reason != complaint.reason
-            }
-            Some(_) | None => true,
-        };
+        let known = self.0.get(&key).map(|(_, known)| known);
+        if known.is_some_and(|known| is_newer(&known.version, &complaint.version)) {
+            return false;
+        }
+        let news = known
+            .is_none_or(|known| known.uid != complaint.uid || known.reason != complaint.reason);
         self.0.insert(key, (watch, complaint));
         news
     }

@@ -66,7 +66,12 @@ impl Cache {
         self.change(|index, before| {
             let run = RunKey::new(&pod.namespace, &pod.run_uid);
             before.of(index, &run);
-            let mut news = index.lose_pod(&pod.key());
+            // The watch of ended pods may be late: a later pod may have the name.
+            let mut news = if index.pods.knows(pod) {
+                index.lose_pod(&pod.key())
+            } else {
+                Vec::new()
+            };
             if index.end(&run, pod) {
                 news.push(run);
             }

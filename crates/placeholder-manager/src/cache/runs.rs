@@ -44,6 +44,9 @@ impl Cache {
             let run = known.run.clone();
             index.runs.insert(known);
             news.retain(|other| *other != key);
+            for replaced in &news {
+                index.ended.remove(replaced);
+            }
             if !(is_done && was_done && index.is_cleaned_up(&key, &run)) {
                 news.push(key);
             }

@@ -120,10 +120,13 @@ fn a_run_that_was_replaced_under_its_name_is_forgotten() {
     let of_new = RunKey::new("ci", "new");
     cache.apply_run(old.clone());
     cache.apply_placeholder(placeholder(&old));
+    cache.end_pod(&read_pod(task_pod("u", "build")));
+    assert!(!cache.read().ended.is_empty());
     let news: BTreeSet<_> = cache.apply_run(new).into_iter().collect();
     assert_eq!(news, BTreeSet::from([key(), of_new.clone()]));
     assert!(cache.run("u").is_none() && cache.run("new").is_some());
     assert!(cache.run_at("10").is_none());
+    assert!(cache.read().ended.is_empty());
     let left = cache.observe(&key());
     assert_eq!(
         (left.presence, left.placeholders.len()),
@@ -344,6 +347,18 @@ fn n8_a_task_runs_pod_that_has_ended_is_forgotten() {
     assert!(!cache.read().ended.is_empty());
     cache.delete_run(&name("build"));
     assert!(cache.read().ended.is_empty());
+}
+
+#[test]
+fn n2_a_late_notice_about_an_ended_pod_does_not_remove_its_namesake() {
+    let cache = Cache::default();
+    cache.apply_run(run(&[]));
+    let old = task_pod("gone", "build");
+    let mut new = task_pod("u", "build");
+    new["metadata"]["uid"] = "new".into();
+    cache.apply_pod(read_pod(new));
+    cache.end_pod(&read_pod(old));
+    assert_eq!(pods(&cache, &key()), ["build"]);
 }
 
 #[test]

@@ -8,10 +8,11 @@ mod reservation;
 use super::*;
 use crate::fixtures::{
     Asked, Manager, key, object, placeholder, placeholder_pod, planned, read_claim, read_pod, run,
-    set, status, success, task_pod, usual,
+    run_in, set, status, success, task_pod, usual,
 };
 use std::time::Duration;
 
+use coscheduler_core::mode::Mode;
 use coscheduler_core::observed::Pod;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::reconcile::evacuate::Node;
@@ -214,7 +215,15 @@ async fn n3_a_retry_is_a_change_of_the_object_whatever_its_version() {
 
 /// A run with a pod that waits beside its placeholder on node-1.
 async fn waiting(claim: &str, answer: impl Fn(&Asked) -> (u16, Value) + Send + 'static) -> Manager {
-    let run = run(&["data"]);
+    waiting_of(run(&["data"]), claim, answer).await
+}
+
+/// As [`waiting`]: the pod of this run follows the run's first placeholder.
+async fn waiting_of(
+    run: PipelineRun,
+    claim: &str,
+    answer: impl Fn(&Asked) -> (u16, Value) + Send + 'static,
+) -> Manager {
     let manager = Manager::new(true, answer).await;
     manager.know(&run);
     let mut waits = follower(&run, "waits");
@@ -263,6 +272,24 @@ async fn n2_a_placeholder_leaves_once_the_api_server_has_said_whose_the_pod_is()
         leave.body["preconditions"],
         json!({"uid": "p", "resourceVersion": "7"})
     );
+}
+
+/// The API server refuses the run's second placeholder each time.
+#[tokio::test(start_paused = true)]
+async fn n2_a_placeholder_that_is_refused_does_not_keep_another_one_on_a_full_node() {
+    let run = run_in(Mode::Workspaces, &["data", "other"]);
+    let leaves = format!("PATCH {}", planned(&run)[0]);
+    let manager = waiting_of(run, "data", |asked| match asked.method {
+        Method::POST if asked.path.ends_with("/statefulsets") => status(403, "Forbidden", "no"),
+        _ => usual(asked),
+    })
+    .await;
+    manager.asks().await;
+    tokio::time::advance(2 * SECOND).await;
+    let (outcome, asked) = manager.asks().await;
+    assert_eq!(outcome, Outcome::Retry);
+    let asked: Vec<_> = asked.iter().map(Asked::short).collect();
+    assert!(asked.contains(&leaves), "{asked:?}");
 }
 
 /// Two pods wait. Each answer about a pod takes so long that the earlier answer about the other pod has expired.

@@ -64,6 +64,20 @@ async fn asking_again_is_bounded_and_the_caller_may_try_later() {
     assert_eq!(asked, 6);
 }
 
+/// The API server itself gives up after thirty seconds at most, and its answer names the webhook that does not answer.
+#[tokio::test(start_paused = true)]
+async fn n3_a_server_that_does_not_answer_is_asked_once_and_for_longer_than_a_webhook_may_take() {
+    let asked = AtomicUsize::new(0);
+    let began = tokio::time::Instant::now();
+    let answer = retried(|| {
+        asked.fetch_add(1, Ordering::SeqCst);
+        std::future::pending::<Result<(), kube::Error>>()
+    });
+    assert!(answer.await.is_err_and(|error| is_transient(&error)));
+    assert_eq!(asked.into_inner(), 1);
+    assert!(began.elapsed() > Duration::from_secs(30));
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_exists_is_no_error_and_what_is_forbidden_is_final() {
     let (outcome, asked) = create(&[Answer::AlreadyExists]).await;

@@ -146,3 +146,15 @@ fn a_complaint_goes_with_its_object_and_with_its_event() {
     assert_eq!(cache.retain_complaints(CLAIMS, |_| false), [key()]);
     assert_eq!(known(&cache), (says("none"), None));
 }
+
+#[test]
+fn n3_an_event_about_an_earlier_object_of_the_same_name_does_not_replace_a_newer_one() {
+    let cache = filled();
+    cache.apply_complaint(PODS, about_placeholder("none", "5"));
+    let earlier = Complaint {
+        uid: "earlier".to_owned(),
+        ..about_placeholder("earlier", "4")
+    };
+    assert!(cache.apply_complaint("other", earlier).is_empty());
+    assert_eq!(known(&cache).0, says("none"));
+}
