@@ -2,7 +2,6 @@
 
 use coscheduler_core::admit_run::{BoundClaim, ChildRun};
 use coscheduler_core::params::Params;
-use coscheduler_core::pipeline_run::OwnerReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
 
@@ -50,6 +49,7 @@ fn claims(workspaces: &Value) -> Vec<BoundClaim> {
 mod tests {
     use super::*;
     use coscheduler_core::admit_run::ChildKind;
+    use coscheduler_core::pipeline_run::OwnerReference;
     use serde_json::json;
 
     #[test]

@@ -7,7 +7,7 @@ use coscheduler_core::observed::{KnownClaim, ObjectRef};
 use coscheduler_core::reconcile::claims_to_delete::{PodUse, unprotectable};
 use coscheduler_kubernetes::{claims, pods};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Resource as _};
 use serde_json::json;
 use tracing::info;
@@ -15,7 +15,7 @@ use tracing::info;
 use crate::cache::RunKey;
 use crate::error::Error;
 use crate::reconciler::Reconciler;
-use crate::requests::{Requests, failed, is_gone, once, retried, this_one};
+use crate::requests::{Requests, failed, once, retried};
 
 /// The number of pods in one page of a list. A single pod may be larger than 100 KB.
 const PAGE: u32 = 100;

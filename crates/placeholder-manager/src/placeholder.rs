@@ -24,14 +24,14 @@ use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, Client};
 use serde_json::Value;
 use tracing::warn;
 
 use crate::error::Error;
-use crate::requests::{Requests, failed, is_gone, once, retried, this_one, unless_gone};
+use crate::requests::{Requests, failed, once, retried, unless_gone};
 
 /// The kind of a placeholder's object, for logs and errors.
 pub(crate) const KIND: &str = "StatefulSet";

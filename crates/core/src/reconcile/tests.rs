@@ -12,7 +12,6 @@ mod tell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use jiff::Timestamp;
 use serde_json::json;
 
 use super::*;

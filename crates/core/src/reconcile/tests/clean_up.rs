@@ -176,9 +176,9 @@ fn p6_n6_a_pod_whose_stateful_set_went_without_it_is_deleted_before_the_claims()
     // The pod stays while a placeholder exists that could adopt it, and while a pod of the run has not ended.
     let mut adopted = left_behind(false);
     adopted.placeholders = two().placeholders;
-    let own = adopted.placeholders.values().next().unwrap();
-    let delete = [Step::Delete(own.object.clone())];
-    check(&adopted, &delete, Released::InProgress);
+    let own = adopted.placeholders.values();
+    let deletes: Vec<_> = own.map(|own| Step::Delete(own.object.clone())).collect();
+    check(&adopted, &deletes, Released::InProgress);
     let mut needed = left_behind(false);
     add(&mut needed, task("build", "none", 100));
     check(&needed, &[], Released::WaitingForPods);
