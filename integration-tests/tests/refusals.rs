@@ -5,6 +5,8 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
+use std::net::TcpListener;
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -53,6 +55,7 @@ enum Cause {
     Policy,
     WebhookOnPods,
     WebhookOnStatefulSets,
+    SilentWebhook,
     ServiceAccount,
     PriorityClass,
     Claim,
@@ -60,7 +63,7 @@ enum Cause {
     NoNode,
 }
 
-const ALL: [Cause; 13] = [
+const ALL: [Cause; 14] = [
     Cause::QuotaOfPods,
     Cause::QuotaOfStorage,
     Cause::QuotaOfStatefulSets,
@@ -69,6 +72,7 @@ const ALL: [Cause; 13] = [
     Cause::Policy,
     Cause::WebhookOnPods,
     Cause::WebhookOnStatefulSets,
+    Cause::SilentWebhook,
     Cause::ServiceAccount,
     Cause::PriorityClass,
     Cause::Claim,
@@ -92,6 +96,10 @@ impl Cause {
             Self::WebhookOnPods | Self::WebhookOnStatefulSets => (
                 "AdmissionWebhookFailed",
                 "\"down.example.dev\" cannot be called: connection refused",
+            ),
+            Self::SilentWebhook => (
+                "AdmissionWebhookFailed",
+                "\"down.example.dev\" cannot be called: ",
             ),
             Self::ServiceAccount => (
                 "ReferenceMissing",
@@ -145,13 +153,23 @@ impl Cause {
             | Self::LimitRange
             | Self::Policy
             | Self::WebhookOnPods
-            | Self::WebhookOnStatefulSets => run,
+            | Self::WebhookOnStatefulSets
+            | Self::SilentWebhook => run,
         };
         let workspaces: &[&str] = match self {
             Self::QuotaOfStorage | Self::StorageClass | Self::Claim => &["source"],
             _ => &[],
         };
         run.gate(&[]).task("one", workspaces, &["gate"])
+    }
+
+    /// The time limit for the Event about the cause.
+    fn reported(self) -> Duration {
+        match self {
+            // The API server waits for the webhook for ten seconds.
+            Self::SilentWebhook => REPORTED + Duration::from_secs(10),
+            _ => REPORTED,
+        }
     }
 
     /// Creates the cause, and waits until the API server enforces it.
@@ -187,15 +205,16 @@ impl Cause {
                 refused(scene, json!({}), "not here").await
             }
             Self::WebhookOnPods => {
-                webhook(scene, rule("", "pods")).await?;
+                // Nothing listens on this port.
+                webhook(scene, 1, rule("", "pods")).await?;
                 refused(scene, json!({}), "failed calling webhook").await
             }
             Self::WebhookOnStatefulSets => {
-                // `refused` creates a pod as a dry run, so the webhook applies to pods too.
-                let mut rules = rule("", "pods");
-                rules["apiGroups"] = json!(["", "apps"]);
-                rules["resources"] = json!(["pods", "statefulsets"]);
-                webhook(scene, rules).await?;
+                webhook(scene, 1, placeholders()).await?;
+                refused(scene, json!({}), "failed calling webhook").await
+            }
+            Self::SilentWebhook => {
+                webhook(scene, silent_port(), placeholders()).await?;
                 refused(scene, json!({}), "failed calling webhook").await
             }
             // These causes are objects that do not exist yet.
@@ -223,7 +242,7 @@ impl Cause {
                 delete(&all::<ValidatingAdmissionPolicyBinding>(scene), namespace).await?;
                 delete(&all::<ValidatingAdmissionPolicy>(scene), namespace).await
             }
-            Self::WebhookOnPods | Self::WebhookOnStatefulSets => {
+            Self::WebhookOnPods | Self::WebhookOnStatefulSets | Self::SilentWebhook => {
                 delete(&all::<ValidatingWebhookConfiguration>(scene), namespace).await
             }
             Self::ServiceAccount => {
@@ -298,14 +317,30 @@ fn rule(group: &str, resource: &str) -> Value {
     json!({"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]})
 }
 
-/// Creates a webhook that has no server.
-async fn webhook(scene: &Scene<'_>, rule: Value) -> Outcome {
+/// Placeholders of each kind. (`refused` creates a pod as a dry run, so the rule applies to pods too.)
+fn placeholders() -> Value {
+    let mut rule = rule("", "pods");
+    rule["apiGroups"] = json!(["", "apps"]);
+    rule["resources"] = json!(["pods", "statefulsets"]);
+    rule
+}
+
+/// A port that accepts connections and never answers.
+fn silent_port() -> u16 {
+    static SILENT: LazyLock<TcpListener> =
+        LazyLock::new(|| TcpListener::bind("127.0.0.1:0").unwrap());
+    SILENT.local_addr().unwrap().port()
+}
+
+/// Creates a webhook with this port. The API server gives up after thirty seconds, or if there is no TLS after ten.
+async fn webhook(scene: &Scene<'_>, port: u16, rule: Value) -> Outcome {
     let configuration = json!({"metadata": {"name": scene.namespace}, "webhooks": [{
         "name": "down.example.dev",
         "admissionReviewVersions": ["v1"],
         "sideEffects": "None",
         "failurePolicy": "Fail",
-        "clientConfig": {"url": "https://127.0.0.1:1/validate"},
+        "timeoutSeconds": 30,
+        "clientConfig": {"url": format!("https://127.0.0.1:{port}/validate")},
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": scene.namespace}},
         "rules": [rule],
     }]});
@@ -365,7 +400,7 @@ async fn told_and_healed(scene: &Scene<'_>, cause: Cause) -> Outcome {
     let (code, part) = cause.told();
     let told = scene.told(RUN, code).await?;
     let reported = since.elapsed();
-    ensure!(reported < REPORTED, "reported after {reported:.1?}");
+    ensure!(reported < cause.reported(), "reported after {reported:.1?}");
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(told[0].1.contains(part), "{told:?}");
     let run = scene

@@ -202,16 +202,22 @@ impl Done {
         })
     }
 
+    /// The time between the last action and `now`. If a replica with a fast clock wrote the time of the last action, `now` may be
+    /// earlier. A pause must not last until the clock of this replica has reached that time.
+    pub fn age(&self, now: Timestamp) -> Duration {
+        now.duration_since(self.last).unsigned_abs()
+    }
+
     /// The part of `pause` that is left at time `now`. The pause begins with the last action.
     pub fn rests(&self, now: Timestamp, pause: Duration) -> Duration {
-        pause.saturating_sub(elapsed(self.last, now))
+        pause.saturating_sub(self.age(now))
     }
 }
 
-/// The time between `then` and `now`. The two times may come from the clocks of different machines, so `then` may be later than
-/// `now`, for example because a replica with a fast clock wrote it. A pause since then must not last until this clock reaches it.
+/// The time from `then` to `now`. Zero if `then` is later than `now`. (The two times may come from the clocks of different
+/// machines, so `then` may be later.)
 pub fn elapsed(then: Timestamp, now: Timestamp) -> Duration {
-    now.duration_since(then).unsigned_abs()
+    now.duration_since(then).try_into().unwrap_or_default()
 }
 
 impl Observed {

@@ -45,7 +45,8 @@ pub(crate) struct Acted {
     pub look_later: bool,
     /// The Events to publish.
     pub events: Vec<Reason>,
-    /// The errors of the steps. After an error, the remaining steps are still taken.
+    /// The errors of the steps. After an error, the remaining steps are still taken, unless an admission webhook is down: it would
+    /// hold up the next request with the same purpose too, for up to thirty seconds.
     pub failed: Failed,
     /// For the run's author: the reason why a placeholder could not be created, or keeps its scheduling gate.
     pub refused: Option<Reason>,
@@ -59,6 +60,10 @@ impl Reconciler {
             let purpose = step.purpose();
             // The Lease may have expired since the decision.
             if purpose == Purpose::Move && !self.leadership.is_held() {
+                continue;
+            }
+            let before = acted.failed.get(&purpose);
+            if before.is_some_and(|error| error.is_webhook_down()) {
                 continue;
             }
             if let Err(error) = self.take(key, observed, step, &mut acted).await {

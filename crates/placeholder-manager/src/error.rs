@@ -92,6 +92,11 @@ impl Error {
         }
     }
 
+    /// True if the API server could not call an admission webhook.
+    pub(crate) fn is_webhook_down(&self) -> bool {
+        matches!(self, Self::Kubernetes { source, .. } if is_webhook_down(source))
+    }
+
     /// The reason for the run's author. `None` for errors that pass by themselves, for errors that the author cannot correct, and
     /// for errors that `core` already reports in its decision.
     pub(crate) fn to_reason(&self) -> Option<Reason> {

@@ -1,6 +1,6 @@
 //! Reconciles a run in rounds: observe, decide, act, announce. Function `look` starts another round at once if the steps of the
-//! last round succeeded and their result is already known. The queue gives each run to only one task at a time, and many tasks
-//! work at once on different runs.
+//! last round succeeded and their result is already known, or if the API server has answered a question. The queue gives each
+//! run to only one task at a time, and many tasks work at once on different runs.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,7 +10,7 @@ use coscheduler_core::annotations;
 use coscheduler_core::observed::Observed;
 use coscheduler_core::observed::RunPresence;
 use coscheduler_core::pipeline_run::RunState;
-use coscheduler_core::reconcile::{Again, Decision, Purpose, Released, reconcile};
+use coscheduler_core::reconcile::{Again, Decision, Purpose, Released, Step, reconcile};
 use coscheduler_runtime::lease::Leadership;
 use coscheduler_runtime::queue::{Outcome, Queue};
 use coscheduler_runtime::trace;
@@ -61,7 +61,7 @@ pub(crate) struct Looked {
     pub created: bool,
     /// The progress of the clean-up.
     pub released: Option<Released>,
-    /// The errors of the last round, by the purpose of their steps.
+    /// The errors of the rounds, by the purpose of their steps.
     failed: Failed,
     /// The observation of the last round.
     pub observed: Arc<Observed>,
@@ -156,14 +156,19 @@ impl Reconciler {
     }
 
     /// Repeats the round while the steps of the last round succeeded and their result is already known, at most [`ROUNDS`] times.
+    /// The API server's first answers to questions are used at once, even if steps with another purpose failed.
     async fn look(&self, key: &RunKey, ensures: bool) -> Result<(Looked, Outcome), Error> {
         let (mut created, mut asked) = (false, false);
         let mut last = Arc::default();
+        let (mut failed, mut refused) = (Failed::new(), None);
         for _ in 0..ROUNDS {
             let observed = Arc::new(self.observe(key, ensures && !created).await?);
             last = observed.clone();
-            let decision = reconcile(&observed);
-            let acted = self.act(key, &observed, &decision.steps).await;
+            let mut decision = reconcile(&observed);
+            let may_succeed = |step: &Step| !failed.contains_key(&step.purpose());
+            decision.steps.retain(may_succeed);
+            let mut acted = self.act(key, &observed, &decision.steps).await;
+            acted.refused = acted.refused.or(refused);
             let mut look_later = acted.look_later;
             if let Err(error) = self.announce(key, &observed, &decision, &acted).await {
                 look_later |= error.is_transient();
@@ -189,7 +194,8 @@ impl Reconciler {
                 self.findings.settle(key);
             }
             self.memory.keep(key, &observed, sights, released);
-            let failed = acted.failed;
+            failed.append(&mut acted.failed);
+            refused = acted.refused;
             // Another placeholder of the run may wait for the answers, so a failed step must not delay their use.
             if uses_answers || (acted.look_again && failed.is_empty()) {
                 continue;

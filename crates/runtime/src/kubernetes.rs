@@ -94,11 +94,10 @@ impl KubernetesArgs {
     }
 }
 
-/// Repeats a request five times at most, for less than a second in total, or as the API server's header `Retry-After` asks. Whoever
-/// sends the request repeats it after longer pauses if necessary.
+/// Repeats a request eight times at most, for a few seconds in total, or as the API server's header `Retry-After` asks.
 fn retries() -> anyhow::Result<RetryPolicy> {
-    let (first, longest) = (Duration::from_millis(10), Duration::from_millis(200));
-    Ok(RetryPolicy::new(first, longest, 5, true)?)
+    let (first, longest) = (Duration::from_millis(10), Duration::from_secs(1));
+    Ok(RetryPolicy::new(first, longest, 8, true)?)
 }
 
 /// Makes crate `ring` the TLS provider of the process, if the process has none. [`KubernetesArgs::client`] calls this
@@ -142,10 +141,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn n9_a_server_that_refuses_does_not_delay_a_watch_by_minutes() {
         let (asked, time) = refused(None).await;
-        assert_eq!(asked, 6);
-        assert!(time < Duration::from_secs(1), "{time:?}");
-        let (asked, time) = refused(Some(("Retry-After", "1"))).await;
-        assert_eq!(asked, 6);
+        assert_eq!(asked, 9);
         assert!(time < Duration::from_secs(10), "{time:?}");
+        let (asked, time) = refused(Some(("Retry-After", "2"))).await;
+        assert_eq!(asked, 9);
+        assert!(time >= Duration::from_secs(16), "{time:?}");
     }
 }

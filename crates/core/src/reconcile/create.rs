@@ -8,7 +8,7 @@ use super::apart::left_out;
 use super::reserve::first_sizes;
 use super::{Decision, Step, Update, pause};
 use crate::config::Backend;
-use crate::observed::{Done, Observed, Placeholder, Record, Sight, elapsed};
+use crate::observed::{Done, Observed, Placeholder, Record, Sight};
 use crate::plan::PlaceholderSpec;
 
 /// Normally, a call of `Ensure` creates a placeholder. If the placeholder is still missing after this time, the leader creates
@@ -116,14 +116,14 @@ fn retry(
     decision.sights.insert(sight);
     // Retries from before the placeholder lost its pod do not count, because they were for an earlier pod.
     let before = placeholder.record.retried.as_ref();
-    let before = before.filter(|done| elapsed(done.last, observed.now) <= since);
+    let before = before.filter(|done| done.age(observed.now) <= since);
     let times = before.map_or(1, |done| done.times.saturating_add(1));
     let first = match observed.refused.contains_key(&placeholder.object.name) {
         true => FIRST_RETRY,
         false => FIRST_SILENT_RETRY,
     };
     let pause = pause(times, first, LONGEST_RETRY) + jitter(&placeholder.object.uid);
-    let rested = before.map_or(since, |done| elapsed(done.last, observed.now));
+    let rested = before.map_or(since, |done| done.age(observed.now));
     let left = pause.saturating_sub(rested);
     if left.is_zero() {
         let record = Record {

@@ -149,7 +149,9 @@ impl<'a> Placed<'a> {
             let reason = event_texts::moves_exhausted(&asking(pod), node, moves);
             return self.is_confirmed(pod, None, decision).then_some(reason);
         }
-        if !self.may_act(pod, moves, moved.map(|done| done.last).max(), decision) {
+        let pause = pause(moves, FIRST_PAUSE, LONGEST_PAUSE);
+        let rests = moved.map(|done| done.rests(self.observed.now, pause));
+        if !self.may_act(pod, rests.max().unwrap_or_default(), decision) {
             return None;
         }
         let placeholder = &self.own.object.name;
@@ -172,17 +174,10 @@ impl<'a> Placed<'a> {
     }
 
     /// True if a step for the pod may be taken now. Three conditions must hold: the pod is confirmed; the time in which the
-    /// scheduler normally tries the pod again ([`Self::tried_in`]) is over; and so is the pause after `times` steps, the last
-    /// one at `last`.
-    fn may_act(
-        &self,
-        pod: &Pod,
-        times: u32,
-        last: Option<Timestamp>,
-        decision: &mut Decision,
-    ) -> bool {
-        let paused = self.rests(pause(times, FIRST_PAUSE, LONGEST_PAUSE), last);
-        let rest = paused.max(self.tried_in(pod));
+    /// scheduler normally tries the pod again ([`Self::tried_in`]) is over; and so is the pause after the last step, of which
+    /// `rests` is left.
+    fn may_act(&self, pod: &Pod, rests: Duration, decision: &mut Decision) -> bool {
+        let rest = rests.max(self.tried_in(pod));
         if !rest.is_zero() {
             decision.look_in(rest);
         }
@@ -228,8 +223,9 @@ impl<'a> Placed<'a> {
             let times = answer.map_or(0, |answer| answer.let_go);
             // Tekton creates the pod again after each step, so the pod's age is the time since the last step.
             let last = pod.created.filter(|_| times > 0);
+            let rests = self.rests(pause(times, FIRST_PAUSE, LONGEST_PAUSE), last);
             if times < TRIES
-                && self.may_act(pod, times, last, decision)
+                && self.may_act(pod, rests, decision)
                 && let Some(task_run) = pod.task_run()
             {
                 let (name, placeholder) = (&pod.object.name, self.spec.name.as_str());

@@ -290,6 +290,8 @@ async fn n2_a_placeholder_that_is_refused_does_not_keep_another_one_on_a_full_no
     assert_eq!(outcome, Outcome::Retry);
     let asked: Vec<_> = asked.iter().map(Asked::short).collect();
     assert!(asked.contains(&leaves), "{asked:?}");
+    let refused = asked.iter().filter(|it| it.starts_with("POST"));
+    assert_eq!(refused.count(), 1, "{asked:?}");
 }
 
 /// Two pods wait. Each answer about a pod takes so long that the earlier answer about the other pod has expired.

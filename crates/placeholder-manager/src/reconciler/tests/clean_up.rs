@@ -222,6 +222,28 @@ async fn n6_a_failure_is_tried_again_and_keeps_no_other_step_waiting() {
     );
 }
 
+/// Each request would take as long as the API server waits for the webhook, up to thirty seconds.
+#[tokio::test(start_paused = true)]
+async fn n3_a_webhook_that_is_down_is_not_asked_about_each_claim() {
+    let manager = Manager::new(false, move |asked| match asked.method {
+        Method::DELETE => status(
+            500,
+            "InternalError",
+            "failed calling webhook \"a.example.dev\": timeout",
+        ),
+        _ => usual(asked),
+    })
+    .await;
+    manager.cache.apply_run(done());
+    for name in ["one", "two"] {
+        let mut claim = claim("1", false, true);
+        claim["metadata"]["name"] = name.into();
+        manager.cache.apply_claim(read_claim(claim));
+    }
+    assert_eq!(manager.work().await, Outcome::Retry);
+    assert_eq!(manager.server.short(), ["DELETE one"]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn p6_nothing_is_released_while_a_finalizer_keeps_the_placeholder() {
     let run = run(&["data"]);
