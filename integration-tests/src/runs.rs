@@ -52,14 +52,20 @@ impl Run {
         self.object
     }
 
-    /// Creates the run.
+    /// Creates the run. If Tekton's own webhook closes a connection at the moment at which the API server uses it, tries again.
     ///
     /// # Errors
     ///
     /// The API server refuses the run.
     pub async fn create(self, runs: Api<PipelineRun>) -> anyhow::Result<PipelineRun> {
         let object = serde_json::from_value(self.into_json())?;
-        Ok(runs.create(&PostParams::default(), &object).await?)
+        let params = PostParams::default();
+        match runs.create(&params, &object).await {
+            Err(kube::Error::Api(refusal)) if is_connection_of_tekton(&refusal.message) => {
+                Ok(runs.create(&params, &object).await?)
+            }
+            outcome => Ok(outcome?),
+        }
     }
 
     /// Adds a workspace with a `volumeClaimTemplate`, with access mode `ReadWriteOnce`.
@@ -274,4 +280,10 @@ fn push(list: &mut Value, item: Value) {
     if let Some(list) = list.as_array_mut() {
         list.push(item);
     }
+}
+
+/// True if the API server lost a connection to Tekton's webhook: it wrote to a connection that the webhook had just closed.
+fn is_connection_of_tekton(refusal: &str) -> bool {
+    let tekton = "failed calling webhook \"webhook.pipeline.tekton.dev\"";
+    refusal.contains(tekton) && refusal.contains("broken pipe")
 }
