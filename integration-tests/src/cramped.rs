@@ -68,7 +68,7 @@ pub async fn stranger(scene: &Scene<'_>, node: &str, cpu: &str) -> anyhow::Resul
 ///
 /// # Errors
 ///
-/// `cpu` is no quantity.
+/// None: this pod is always valid.
 pub fn stranger_on(node: &str, cpu: &str) -> anyhow::Result<Pod> {
     let asks = json!({"requests": {"cpu": cpu}});
     let stranger = json!({

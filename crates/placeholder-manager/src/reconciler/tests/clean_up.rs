@@ -195,6 +195,16 @@ async fn n6_a_run_that_is_not_known_is_looked_up_before_its_objects_go() {
     }
 }
 
+/// The run has ended, and two of its claims are left.
+fn leave_two_claims(manager: &Manager) {
+    manager.cache.apply_run(done());
+    for name in ["one", "two"] {
+        let mut claim = claim("1", false, true);
+        claim["metadata"]["name"] = name.into();
+        manager.cache.apply_claim(read_claim(claim));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn n6_a_failure_is_tried_again_and_keeps_no_other_step_waiting() {
     let number = AtomicUsize::new(0);
@@ -206,12 +216,7 @@ async fn n6_a_failure_is_tried_again_and_keeps_no_other_step_waiting() {
         _ => usual(asked),
     })
     .await;
-    manager.cache.apply_run(done());
-    for name in ["one", "two"] {
-        let mut claim = claim("1", false, true);
-        claim["metadata"]["name"] = name.into();
-        manager.cache.apply_claim(read_claim(claim));
-    }
+    leave_two_claims(&manager);
     assert_eq!(manager.work().await, Outcome::Retry);
     assert_eq!(manager.server.short(), ["DELETE one", "DELETE two"]);
     assert_eq!(manager.work().await, Outcome::Done);
@@ -234,12 +239,7 @@ async fn n3_a_webhook_that_is_down_is_not_asked_about_each_claim() {
         _ => usual(asked),
     })
     .await;
-    manager.cache.apply_run(done());
-    for name in ["one", "two"] {
-        let mut claim = claim("1", false, true);
-        claim["metadata"]["name"] = name.into();
-        manager.cache.apply_claim(read_claim(claim));
-    }
+    leave_two_claims(&manager);
     assert_eq!(manager.work().await, Outcome::Retry);
     assert_eq!(manager.server.short(), ["DELETE one"]);
 }
