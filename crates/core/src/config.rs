@@ -24,7 +24,7 @@ use crate::words::words;
 use lists::{read_namespaces, read_overrides};
 
 pub use backend::Backend;
-pub use flags::{MigrationPhase, UnknownTruth, behaviour, parse_bool};
+pub use flags::{MigrationPhase, UnknownTruth, behaviour, parse_bool, tekton_coschedule};
 
 /// Key of the mode (TEP-0135, "Configuration"). Default: `workspaces`.
 pub const COSCHEDULE: &str = "coschedule";
@@ -293,15 +293,6 @@ pub fn answer(data: &BTreeMap<String, String>) -> Answer {
         outcome,
         warnings: warnings(data, phase),
     }
-}
-
-/// Tekton's own flag `coschedule`, from the data of Tekton's ConfigMap `feature-flags`. `None` if the flag is `disabled` (M9). If
-/// the flag is not set, Tekton uses `workspaces`. Tekton ignores case (Tekton v1.12.0, `pkg/apis/config/feature_flags.go`).
-pub fn tekton_coschedule(feature_flags: &BTreeMap<String, String>) -> Option<String> {
-    let value = feature_flags
-        .get(COSCHEDULE)
-        .map_or(Mode::Workspaces.as_str(), String::as_str);
-    (!value.eq_ignore_ascii_case(Mode::Disabled.as_str())).then(|| value.to_owned())
 }
 
 /// Returns a ConfigMap's `metadata.resourceVersion` as a number, so that two versions can be compared (Kubernetes API concepts,

@@ -1,10 +1,9 @@
-//! The keys of the labels on placeholders and claims, and the labels that a placeholder copies from its PipelineRun. Module
-//! `plan/placeholder.rs` combines the labels of a placeholder. Folder `placeholder` of crate `kubernetes` adds two labels, the
-//! run's uid and [`MANAGED_BY`], and writes all labels on placeholders and claims.
+//! The labels of placeholders and claims. Folder `placeholder` of crate `kubernetes` adds two labels to those of
+//! [`of_placeholder`], the run's uid and [`MANAGED_BY`], and writes all labels on placeholders and claims.
 
 use std::collections::BTreeMap;
 
-use crate::names::label_value;
+use crate::names::{AssistantName, label_value};
 use crate::pipeline_run::PipelineRun;
 
 /// The kind of component. Placeholders, and the claims that are created for them, have the value [`AFFINITY_ASSISTANT`].
@@ -48,6 +47,19 @@ pub const TASK_RUN: &str = "tekton.dev/taskRun";
 
 /// A label of nodes. A placeholder and the pods with an affinity to it run on nodes with the same value of this label.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
+
+/// The labels of a placeholder: the run's, and ours.
+pub(crate) fn of_placeholder(run: &PipelineRun, name: &AssistantName) -> BTreeMap<String, String> {
+    let mut labels = inherited(&run.labels);
+    labels.extend(pipeline(run));
+    let ours = [
+        (COMPONENT, AFFINITY_ASSISTANT.to_owned()),
+        (INSTANCE, name.to_string()),
+        (PIPELINE_RUN, label_value(&run.name)),
+    ];
+    labels.extend(ours.map(|(key, value)| (key.to_owned(), value)));
+    labels
+}
 
 /// Label [`PIPELINE`] as Tekton has set it, or will set it, on a run (V4). The value is the name of the Pipeline. If the run
 /// embeds its Pipeline, the value is the name of the run. `None` if a resolver fetches the Pipeline and Tekton has not labelled

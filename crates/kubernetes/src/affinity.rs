@@ -1,5 +1,6 @@
 //! The affinity of a placeholder's pod. The first part is the affinity in the run's pod template, or else in the operator's
-//! default template. The second part is the affinity or anti-affinity to other placeholders (M4, P4). The third part is the
+//! default template. The second part is the affinity or anti-affinity to other placeholders (P4): in mode
+//! `isolate-pipelinerun`, a required anti-affinity (M4). The third part is the
 //! node affinity of volumes that the placeholder does not mount (V8).
 
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, HOSTNAME, TASK_RUN};

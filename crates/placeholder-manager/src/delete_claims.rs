@@ -1,5 +1,6 @@
 //! Deletes the claims of a run that has ended, and removes their finalizer `kubernetes.io/pvc-protection`. Module
-//! `claims_to_delete` of `core` decides which claims, and when. No other module deletes claims.
+//! `claims_to_delete` of `core` decides which claims, and when. No other module deletes claims, and every replica may delete them.
+//! The claims of a deleted run are left to Kubernetes' garbage collector.
 
 use std::sync::Arc;
 

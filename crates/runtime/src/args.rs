@@ -1,5 +1,8 @@
 //! The flags that all services have, each with an environment variable. A service declares only its own flags, and a [`Service`]
 //! constant with its name and the defaults of its two addresses. [`command`] adds the common flags.
+//!
+//! A service's own flags are in its file `args.rs`. Several services share `KubernetesArgs` (`kubernetes.rs`) and `LeaseArgs`
+//! (`lease.rs`). The webhook also has `CertificateArgs` (`certificates.rs`) and `RegistrationArgs` (`registration.rs`).
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -5,7 +5,8 @@
 //! - If a key is pushed while it already waits in the queue, the queue still contains it only once.
 //! - If a key is pushed while a task works on it, the key goes to the end of its namespace's line when the task ends, also
 //!   after a failure.
-//! - If the work fails, the queue retries it with exponential backoff and jitter until it succeeds.
+//! - If the work fails, the queue retries it with exponential backoff and jitter until it succeeds. A key that is pushed during
+//!   a backoff is worked on at once. Only a success ends the backoff.
 //!
 //! Namespaces take turns (module `turns`).
 

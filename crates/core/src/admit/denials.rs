@@ -8,10 +8,16 @@
 //! Admission does not deny a TaskRun that uses more than one claim (M2), but changes the TaskRun so that Tekton fails it. So
 //! Tekton runs `finally`, as after any failed task. The text for the TaskRun is in `event_texts/admission.rs`.
 //!
-//! There are more denials. The planner denies a PipelineRun that it cannot parse (`pipeline_run.rs`). The webhook denies an
-//! invalid ConfigMap, and a PipelineRun that is nested too deeply. While a PipelineRun's settings or claims depend on a
-//! Pipeline that Tekton has not stored yet, the webhook also denies each child of the PipelineRun. Tekton then creates the
-//! child later.
+//! There are more denials:
+//!
+//! - The planner denies a PipelineRun that it cannot parse (`pipeline_run.rs`).
+//! - The webhook denies an invalid ConfigMap (its file `config_map.rs`), and a PipelineRun that is nested too deeply (`askable`
+//!   in its file `review.rs`).
+//! - While a PipelineRun's settings or claims depend on a Pipeline that Tekton has not stored yet, the webhook also denies each
+//!   child of the PipelineRun (its file `webhook.rs`). Tekton then creates the child later.
+//!
+//! If there is no decision, for instance because the planner does not answer, the webhook answers with an HTTP error. Then the
+//! `failurePolicy` of the webhook's registration decides.
 
 use std::collections::BTreeSet;
 

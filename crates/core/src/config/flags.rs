@@ -1,7 +1,13 @@
 //! The table of TEP-0135, "Configuration" (M6). It gives the mode that follows from two flags together: `coschedule`, and the
 //! deprecated `disable-affinity-assistant`. The table has one column for the time of the migration from the deprecated flag to
 //! `coschedule`, and one column for the time after the migration.
+//!
+//! Both flags are keys of ConfigMap `coscheduler-config`. [`tekton_coschedule`] reads Tekton's own flag from Tekton's ConfigMap
+//! `feature-flags`. The only other key of that ConfigMap that counts, `results-from`, is read in `sizes/catalog.rs`.
 
+use std::collections::BTreeMap;
+
+use super::COSCHEDULE;
 use crate::mode::Mode;
 use crate::words::words;
 
@@ -35,6 +41,15 @@ pub const fn behaviour(
         (MigrationPhase::During, true, Mode::PipelineRuns) => Some(Mode::PipelineRuns),
         (MigrationPhase::During, true, Mode::IsolatePipelineRun) => Some(Mode::IsolatePipelineRun),
     }
+}
+
+/// Tekton's own flag `coschedule`, from the data of Tekton's ConfigMap `feature-flags`. `None` if the flag is `disabled` (M9). If
+/// the flag is not set, Tekton uses `workspaces`. Tekton ignores case (Tekton v1.12.0, `pkg/apis/config/feature_flags.go`).
+pub fn tekton_coschedule(feature_flags: &BTreeMap<String, String>) -> Option<String> {
+    let value = feature_flags
+        .get(COSCHEDULE)
+        .map_or(Mode::Workspaces.as_str(), String::as_str);
+    (!value.eq_ignore_ascii_case(Mode::Disabled.as_str())).then(|| value.to_owned())
 }
 
 /// A text that is not a truth value.

@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::config::{Backend, Reserves};
 use crate::event_texts;
 use crate::labels;
-use crate::names::{AssistantName, ClaimTemplateName, claim_name, label_value};
+use crate::names::{AssistantName, ClaimTemplateName, claim_name};
 use crate::pinned::Pinned;
 use crate::pipeline_run::PipelineRun;
 use crate::pod_template;
@@ -107,7 +107,7 @@ pub(super) fn spec(
     let own = (pinned.subsets.get(subset))
         .map_or_else(|| own.cloned(), |subset| Some(subset.pod_template(own)));
     PlaceholderSpec {
-        labels: placeholder_labels(run, &name),
+        labels: labels::of_placeholder(run, &name),
         subset: subset.to_owned(),
         name,
         claim_templates: claims.templates,
@@ -135,18 +135,4 @@ pub(super) fn dropped(run: &PipelineRun, pinned: &Pinned) -> Vec<Reason> {
     dropped
         .map(|part| event_texts::security_context_reduced(&part.field, &part.value))
         .collect()
-}
-
-fn placeholder_labels(run: &PipelineRun, name: &AssistantName) -> BTreeMap<String, String> {
-    let mut labels = labels::inherited(&run.labels);
-    labels.extend(labels::pipeline(run));
-    labels.extend(
-        [
-            (labels::COMPONENT, labels::AFFINITY_ASSISTANT.to_owned()),
-            (labels::INSTANCE, name.to_string()),
-            (labels::PIPELINE_RUN, label_value(&run.name)),
-        ]
-        .map(|(key, value)| (key.to_owned(), value)),
-    );
-    labels
 }
