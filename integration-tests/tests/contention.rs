@@ -309,6 +309,37 @@ async fn create_cache(scene: &Scene<'_>, nodes: &[String]) -> Outcome {
     create(scene, "persistentvolumeclaims", &claim).await
 }
 
+/// The nodes that can reach the claim are too small for a later task that uses the claim. So the placeholder waits for a larger
+/// node that can reach the claim.
+#[test]
+fn b3_n7_a_later_task_that_uses_the_placeholders_claim_counts_where_few_nodes_reach_it() -> Outcome
+{
+    shared(async |scene| {
+        scene.pool_of(&[("2", 110), ("2", 110)]).await?;
+        let nodes = [1, 2, 3].map(|number| scene.pool_node(number));
+        create_cache(&scene, &nodes).await?;
+        let source = json!({"persistentVolumeClaim": {"claimName": "cache"}});
+        let run = run("run")
+            .in_mode("pipelineruns")
+            .in_pool_of(&scene)
+            .workspace("cache", source)
+            .task("one", &["cache"], &[])
+            .task("two", &["cache"], &["one"])
+            .asking("4");
+        scene.submit(run).await?;
+        scene.told("run", "PlaceholderUnschedulable").await?;
+        scene.add_node(3, "8", 110).await?;
+        scene.succeeds("run").await?;
+        for task in ["one", "two"] {
+            assert_eq!(node_of(&scene, task).await?, nodes[2]);
+        }
+        let told = scene.told_so_far("run").await?;
+        let gave_up = |code: &str| ["ReservationReduced", "PlaceholderMoved"].contains(&code);
+        assert!(!told.iter().any(|(code, _)| gave_up(code)), "{told:?}");
+        scene.nothing_left_but(&["cache"]).await
+    })
+}
+
 /// One or two nodes can reach the claim, and the run's largest task requests more CPUs than they have.
 #[test]
 fn b3_n2_a_reservation_that_fits_no_node_of_the_claim_keeps_no_run_from_starting() -> Outcome {

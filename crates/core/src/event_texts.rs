@@ -6,7 +6,7 @@
 //! - `reconcile/make_room.rs`: a waiting pod with its requests; `reconcile/reserve.rs`: the nodes that a placeholder is limited
 //!   to;
 //! - `reconcile/tell/refusals.rs`, and the placeholder-manager: the causes that Kubernetes reports;
-//! - `reconcile/evacuate.rs`, `Misplaced`: the problem of a node that pods must leave;
+//! - `reconcile/evacuate.rs`, `misplaced`: the problem of a node that pods must leave;
 //! - every module that makes a `Violation`: the fault of an annotation or of a configuration.
 //!
 //! Warnings and denials of admission are not Events. Their texts are in `admit/warnings.rs` and `admit/denials.rs`.

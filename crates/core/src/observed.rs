@@ -229,15 +229,6 @@ impl Observed {
         }
     }
 
-    /// The planned placeholders that have a pod, each with its pod. Objects that are being deleted do not count.
-    pub(crate) fn placed(&self) -> impl Iterator<Item = (&PlaceholderSpec, &Placeholder, &Pod)> {
-        self.planned().iter().filter_map(|spec| {
-            let own = self.placeholders.get(spec.name.as_str())?;
-            let pod = self.pod_of(own)?;
-            (!own.object.deleting && !pod.object.deleting).then_some((spec, &**own, &**pod))
-        })
-    }
-
     /// All claims of a placeholder, mounted or not, except the claims that it leaves out. It leaves out claims only if no node
     /// can reach the volumes of all claims together.
     pub(crate) fn claims_of(&self, spec: &PlaceholderSpec, pod: &Pod) -> BTreeSet<String> {

@@ -19,7 +19,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::config::Backend;
-use crate::observed::{Done, KnownClaim, ObjectRef, Observed, Pod, Record, RunPresence, Sight};
+use crate::observed::{
+    Done, KnownClaim, ObjectRef, Observed, Placeholder, Record, RunPresence, Sight,
+};
 use crate::pipeline_run::OwnerReference;
 use crate::plan::{PlaceholderSpec, Reason};
 
@@ -92,12 +94,12 @@ pub enum Step {
     /// List the namespace's pods. Then remove the finalizer `pvc-protection` from these claims. A claim keeps the finalizer if a
     /// pod that has not completed uses the claim ([`unprotectable`](claims_to_delete::unprotectable)).
     Unprotect(Vec<Arc<KnownClaim>>),
-    /// Write to the placeholder's object. This makes the placeholder's controller retry the creation of the pod.
-    Retry(Update),
+    /// Write this record to the placeholder's object. This makes the placeholder's controller retry the creation of the pod.
+    Retry(Arc<Placeholder>, Record),
     /// Set the requests of a placeholder's gated pod. Then remove the gate, so that the scheduler binds the pod.
     Open {
-        /// The placeholder's name.
-        placeholder: String,
+        /// The placeholder.
+        own: Arc<Placeholder>,
         /// The pod.
         pod: ObjectRef,
         /// The requests to try, in this order. The pod gets the first requests that the API server accepts. If the API server
@@ -110,10 +112,10 @@ pub enum Step {
         /// bindings yet. So the manager first lists the pods. If the list shows such a new binding, the gate stays.
         unless_followed: bool,
     },
-    /// Make the next pod of the placeholder with this name start with the scheduling gate.
-    Gate(String),
-    /// Make the controller of the placeholder with this name create the placeholder's pod.
-    Start(String),
+    /// Make the next pod of the placeholder start with the scheduling gate.
+    Gate(Arc<Placeholder>),
+    /// Make the controller of the placeholder create the placeholder's pod.
+    Start(Arc<Placeholder>),
     /// Reduce the requests of a placeholder's pod.
     Shrink {
         /// The pod. If the version is empty, the manager reduces any version of this pod.
@@ -123,30 +125,8 @@ pub enum Step {
         /// The Event to publish afterwards.
         reason: Option<Reason>,
     },
-    /// Delete exactly this version of a pod. There are two possible causes. First: the pod's node is gone, is cordoned, or has a
-    /// taint that the pod does not tolerate. Second: the pod belongs to a placeholder, and the scheduler has to choose a node for
-    /// the placeholder's next pod.
-    Evict {
-        /// The pod.
-        pod: ObjectRef,
-        /// True to delete the pod without a grace period.
-        at_once: bool,
-        /// The pod's node, if the cache does not have this node. The cache may be stale, so the manager first asks the API server
-        /// for the node. If the node exists, the pod stays.
-        unless_exists: Option<String>,
-        /// The name of the placeholder whose next pod gets PriorityClass
-        /// [`EVACUATED_CLASS`](crate::pod_template::EVACUATED_CLASS), if this class exists. If the placeholder has a controller,
-        /// the pod stays until the next reconcile after this change. If the change fails, the pod is deleted at once.
-        raise: Option<String>,
-        /// The new record of the pod's placeholder, to write before the deletion. `None` if no record changes.
-        update: Option<Update>,
-        /// The specification of the placeholder, if the placeholder is only this pod ([`Backend::Pod`]). Before the deletion,
-        /// the manager creates a Kubernetes object for the placeholder. The object stores the record, and its controller
-        /// creates the next pod.
-        control: Option<Box<PlaceholderSpec>>,
-        /// The Event to publish afterwards.
-        reason: Reason,
-    },
+    /// Delete a pod.
+    Evict(Eviction),
     /// Ask the API server which run a waiting pod belongs to.
     Ask {
         /// The pod.
@@ -194,9 +174,9 @@ impl Step {
                 Purpose::Release
             }
             Self::Open { .. } => Purpose::Open,
-            Self::Retry(_)
+            Self::Retry(..)
             | Self::Shrink { .. }
-            | Self::Evict { .. }
+            | Self::Evict(_)
             | Self::Gate(_)
             | Self::Start(_)
             | Self::Ask { .. }
@@ -205,13 +185,32 @@ impl Step {
     }
 }
 
-/// An update of a placeholder's object.
+/// The deletion of exactly this version of a pod. There are two possible causes. First: the pod's node is gone, is cordoned, or has
+/// a taint that the pod does not tolerate. Second: the pod belongs to a placeholder, and the scheduler has to choose a node for the
+/// placeholder's next pod.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Update {
-    /// The placeholder's name.
-    pub placeholder: String,
-    /// The placeholder's new record.
-    pub record: Record,
+pub struct Eviction {
+    /// The pod.
+    pub pod: ObjectRef,
+    /// True to delete the pod without a grace period.
+    pub at_once: bool,
+    /// The pod's node, if the cache does not have this node. The cache may be stale, so the manager first asks the API server for
+    /// the node. If the node exists, the pod stays.
+    pub unless_exists: Option<String>,
+    /// The placeholder to which the pod belongs. `None` if it is the pod of a TaskRun.
+    pub own: Option<Arc<Placeholder>>,
+    /// True if the placeholder's next pod gets PriorityClass [`EVACUATED_CLASS`](crate::pod_template::EVACUATED_CLASS), if this
+    /// class exists. If the placeholder has a controller, the pod stays until the next reconcile after this change. If the change
+    /// fails, the pod is deleted at once.
+    pub raise: bool,
+    /// The placeholder's new record, to write before the deletion. `None` if the record does not change.
+    pub record: Option<Record>,
+    /// The specification of the placeholder, if the placeholder is only this pod ([`Backend::Pod`]). Before the deletion, the
+    /// manager creates a Kubernetes object for the placeholder. The object stores the record, and its controller creates the next
+    /// pod.
+    pub control: Option<Box<PlaceholderSpec>>,
+    /// The Event to publish afterwards.
+    pub reason: Reason,
 }
 
 /// Decides the next steps for a run.
@@ -226,7 +225,6 @@ pub fn reconcile(observed: &Observed) -> Decision {
                 evacuate::evacuate(observed, &mut decision);
                 let cause = make_room::make_room(observed, &mut decision);
                 tell::tell(observed, cause, &mut decision);
-                give_controllers(observed, &mut decision.steps);
             }
         }
         RunPresence::Done | RunPresence::Gone => {
@@ -239,23 +237,14 @@ pub fn reconcile(observed: &Observed) -> Decision {
     decision
 }
 
-/// Sets field `control` of each step [`Step::Evict`] that deletes the pod of a placeholder of [`Backend::Pod`]. If the plan
-/// does not contain the placeholder, removes the step, so that the pod stays.
-fn give_controllers(observed: &Observed, steps: &mut Vec<Step>) {
-    steps.retain_mut(|step| {
-        let Step::Evict { pod, control, .. } = step else {
-            return true;
-        };
-        let own = observed.placeholders.values();
-        let mut own = own.filter(|own| own.backend == Backend::Pod);
-        let Some(own) = own.find(|own| own.object.uid == pod.uid) else {
-            return true;
-        };
-        let mut planned = observed.planned().iter();
-        let spec = planned.find(|spec| spec.name.as_str() == own.object.name);
-        *control = spec.map(|spec| Box::new(create::without_left_out(observed, spec)));
-        control.is_some()
-    });
+/// Field [`Eviction::control`] for the pod of this placeholder.
+fn control(
+    observed: &Observed,
+    own: &Placeholder,
+    spec: &PlaceholderSpec,
+) -> Option<Box<PlaceholderSpec>> {
+    let is_only_a_pod = own.backend == Backend::Pod;
+    is_only_a_pod.then(|| Box::new(create::without_left_out(observed, spec)))
 }
 
 impl Decision {
@@ -290,24 +279,21 @@ const MOVES: u32 = 5;
 fn ask_again(placed: &Placed<'_>, record: Record, reason: Reason) -> Step {
     let now = placed.observed.now;
     let moved = Done::again(record.moved.as_ref(), now, &reason.message);
-    let update = Update {
-        placeholder: placed.own.object.name.clone(),
-        record: Record { moved, ..record },
-    };
-    evict(placed.pod, Some(update), reason)
+    evict(placed, Some(Record { moved, ..record }), reason)
 }
 
-/// The step that deletes a pod with its grace period.
-fn evict(pod: &Pod, update: Option<Update>, reason: Reason) -> Step {
-    Step::Evict {
-        pod: pod.object.clone(),
+/// The step that deletes a placeholder's pod with its grace period.
+fn evict(placed: &Placed<'_>, record: Option<Record>, reason: Reason) -> Step {
+    Step::Evict(Eviction {
+        pod: placed.pod.object.clone(),
         at_once: false,
         unless_exists: None,
-        raise: None,
-        update,
-        control: None,
+        own: Some(placed.own.clone()),
+        raise: false,
+        record,
+        control: control(placed.observed, placed.own, placed.spec),
         reason,
-    }
+    })
 }
 
 /// The pause after `times` actions. The pause after the first action is `first`. It doubles with each action, up to `longest`.

@@ -19,7 +19,7 @@ use crate::mode::Mode;
 use crate::pipeline::{PipelineTask, Work};
 use crate::pipeline_run::PipelineRun;
 use crate::quantity::Quantity;
-use crate::reconcile::requests::{Amounts, PodResources, ResourceList, in_words, requests};
+use crate::reconcile::requests::{self, Amounts, ResourceList, in_words};
 use crate::subsets::{self, Subsets};
 use crate::violation::Violation;
 
@@ -51,7 +51,8 @@ pub struct TaskSize {
     pub finally: bool,
     /// True if it is a custom task. Tekton creates no pod for it, and the task may wait for a person's approval.
     pub custom: bool,
-    /// In [`Mode::Workspaces`]: the run's workspaces that the task uses. Their claims show which placeholder serves the task.
+    /// The run's workspaces that the task uses. In [`Mode::Workspaces`], their claims show which placeholder serves the task. In
+    /// other modes, they show which tasks must run on a node that reaches these claims.
     pub workspaces: BTreeSet<String>,
 }
 
@@ -72,10 +73,7 @@ pub fn of_run(run: &PipelineRun, mode: Mode, catalog: Option<&Catalog>) -> Sizes
                 .collect(),
             finally: task.finally,
             custom: task.work == Work::Custom,
-            workspaces: match mode {
-                Mode::Workspaces => task.workspaces.clone(),
-                Mode::PipelineRuns | Mode::IsolatePipelineRun | Mode::Disabled => BTreeSet::new(),
-            },
+            workspaces: task.workspaces.clone(),
         };
         (task.name.clone(), size)
     });
@@ -259,11 +257,7 @@ fn amounts(task: &Object<'_>, faults: &Faults) -> Amounts {
             Err(error) => faults.add(path, error.to_string()),
         }
     }
-    let containers = vec![list];
-    requests(&PodResources {
-        containers,
-        ..PodResources::default()
-    })
+    requests::amounts(&list)
 }
 
 #[cfg(test)]

@@ -353,7 +353,7 @@ mod tests {
         fn check(status: serde_json::Value, expect: Option<Role>) {
             let pod = seen(Some("n"), status);
             assert_eq!(pod.role(), expect);
-            assert!(pod.tolerations()[0].for_a_while && pod.tolerations()[0].exists);
+            assert!(pod.needs.tolerations[0].for_a_while && pod.needs.tolerations[0].exists);
             assert_eq!(pod.node.as_deref(), Some("n"));
         }
         let waiting = json!([{"name": "c", "image": "i", "imageID": "", "ready": false, "restartCount": 0,

@@ -16,11 +16,14 @@ use coscheduler_core::pinned::Pinned;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::{PlaceholderSpec, Reason};
 use coscheduler_core::reconcile::requests::Amounts;
-use coscheduler_core::reconcile::{Purpose, Step, Update};
+use coscheduler_core::reconcile::{Purpose, Step};
 use coscheduler_core::run_claims::brought;
 use coscheduler_core::volumes::{Nodes, SeenClaim, conflict, volumes};
+use coscheduler_kubernetes::placeholder::patch;
 use coscheduler_kubernetes::pods;
 use k8s_openapi::api::core::v1::Pod;
+use kube::api::Patch;
+use serde_json::Value;
 use tracing::{debug, info, warn};
 
 use crate::cache::RunKey;
@@ -89,7 +92,6 @@ impl Reconciler {
         acted: &mut Acted,
     ) -> Result<(), Error> {
         let namespace = &key.namespace;
-        let known = |update: &Update| observed.placeholders.get(&update.placeholder).cloned();
         match step {
             Step::Create { spec, sizes } => {
                 if let Some((run, _)) = &observed.run {
@@ -131,19 +133,17 @@ impl Reconciler {
                 acted.asked = true;
             }
             Step::Open {
-                placeholder,
+                own,
                 pod,
                 sizes,
                 place,
                 unless_followed,
             } => {
-                if let Some(own) = observed.placeholders.get(placeholder) {
-                    if *unless_followed && self.is_followed(observed, own).await? {
-                        acted.look_later = true;
-                        return Ok(());
-                    }
-                    self.open(own, pod.clone(), sizes, place, acted).await?;
+                if *unless_followed && self.is_followed(observed, own).await? {
+                    acted.look_later = true;
+                    return Ok(());
                 }
+                self.open(own, pod.clone(), sizes, place, acted).await?;
             }
             Step::Shrink { pod, size, reason } => {
                 match self.requests.resize(namespace, pod, size).await? {
@@ -160,44 +160,36 @@ impl Reconciler {
                     ),
                 }
             }
-            Step::Retry(update) => {
-                if let Some(own) = known(update) {
-                    let mut planned = observed.planned().iter();
-                    let had_pod = planned.any(|spec| {
-                        spec.backend == Backend::Pod && spec.name.as_str() == own.object.name
-                    });
-                    if had_pod && self.requests.has_old_pod(&own).await? {
-                        acted.look_later = true;
-                        return Ok(());
-                    }
-                    let recorded = self.requests.record(&own, &update.record).await?;
-                    self.refresh(recorded);
-                    debug!(
-                        namespace,
-                        placeholder = update.placeholder,
-                        "retried placeholder"
-                    );
-                    if let Some((run, _)) = &observed.run {
-                        self.requests.find_adopted_pod(run, &own.object).await?;
-                    }
+            Step::Retry(own, record) => {
+                let mut planned = observed.planned().iter();
+                let had_pod = planned.any(|spec| {
+                    spec.backend == Backend::Pod && spec.name.as_str() == own.object.name
+                });
+                if had_pod && self.requests.has_old_pod(own).await? {
+                    acted.look_later = true;
+                    return Ok(());
+                }
+                self.patch(own, Patch::Merge(patch::record(own, record)))
+                    .await?;
+                debug!(
+                    namespace,
+                    placeholder = own.object.name,
+                    "retried placeholder"
+                );
+                if let Some((run, _)) = &observed.run {
+                    self.requests.find_adopted_pod(run, &own.object).await?;
                 }
             }
-            Step::Evict { .. } => self.evict(key, observed, step, acted).await?,
-            Step::Gate(placeholder) => {
-                if let Some(own) = observed.placeholders.get(placeholder) {
-                    let gated = self.requests.gate(own).await?;
-                    self.refresh(gated);
-                }
+            Step::Evict(eviction) => self.evict(observed, eviction, namespace, acted).await?,
+            Step::Gate(own) => {
+                self.patch(own, Patch::Strategic(patch::gate(own))).await?;
             }
-            Step::Start(placeholder) => {
-                if let Some(own) = observed.placeholders.get(placeholder) {
-                    if self.requests.has_old_pod(own).await? {
-                        acted.look_later = true;
-                        return Ok(());
-                    }
-                    let started = self.requests.start(own).await?;
-                    self.refresh(started);
+            Step::Start(own) => {
+                if self.requests.has_old_pod(own).await? {
+                    acted.look_later = true;
+                    return Ok(());
                 }
+                self.patch(own, Patch::Merge(patch::start(own))).await?;
             }
             Step::LetGo {
                 pod,
@@ -347,9 +339,11 @@ impl Reconciler {
         Ok(())
     }
 
-    fn refresh(&self, own: Option<Placeholder>) {
-        if let Some(own) = own {
+    /// Patches a placeholder's object. If the object is gone or replaced, or if the patch names another version, does nothing.
+    async fn patch(&self, own: &Placeholder, patch: Patch<Value>) -> Result<(), Error> {
+        if let Some(own) = self.requests.patch(own, patch).await? {
             self.cache.refresh_placeholder(own);
         }
+        Ok(())
     }
 }

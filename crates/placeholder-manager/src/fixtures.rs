@@ -97,8 +97,16 @@ pub(crate) fn read_set(set: Value) -> Placeholder {
 
 /// The pod of the run's first placeholder, with this status.
 pub(crate) fn placeholder_pod(run: &PipelineRun, node: Option<&str>, status: Value) -> Pod {
+    let mut pod = placeholder_pod_json(run);
+    pod["spec"]["nodeName"] = node.into();
+    pod["status"] = status;
+    read_pod(pod)
+}
+
+/// The pod of the run's first placeholder, as Kubernetes JSON, without a node and a status.
+pub(crate) fn placeholder_pod_json(run: &PipelineRun) -> Value {
     let set = &planned(run)[0];
-    read_pod(json!({
+    json!({
         "metadata": {
             "namespace": run.namespace, "name": format!("{set}-0"), "uid": "p", "resourceVersion": "7",
             "labels": {
@@ -109,9 +117,8 @@ pub(crate) fn placeholder_pod(run: &PipelineRun, node: Option<&str>, status: Val
             },
             "ownerReferences": [{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": set, "uid": "s", "controller": true}],
         },
-        "spec": {"containers": [], "nodeName": node},
-        "status": status,
-    }))
+        "spec": {"containers": []},
+    })
 }
 
 pub(crate) fn read_pod(pod: Value) -> Pod {

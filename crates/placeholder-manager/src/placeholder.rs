@@ -8,8 +8,7 @@ use std::future::Future;
 use coscheduler_core::config::Backend;
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT};
 use coscheduler_core::names::pod_name;
-use coscheduler_core::observed::ObjectRef;
-use coscheduler_core::observed::{Placeholder, Record};
+use coscheduler_core::observed::{ObjectRef, Placeholder};
 use coscheduler_core::pinned::is_adopted;
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::{PlaceholderSpec, Reason};
@@ -191,12 +190,6 @@ impl Requests {
         })
     }
 
-    /// Makes the StatefulSet of a parked placeholder (it has zero replicas) create the placeholder's pod. Returns `None` if the
-    /// placeholder is gone or replaced.
-    pub(crate) async fn start(&self, own: &Placeholder) -> Result<Option<Placeholder>, Error> {
-        self.patch(own, Patch::Merge(patch::start(own))).await
-    }
-
     /// Looks for the pod of an adopted placeholder in the API server (B7). The StatefulSet controller may have created the pod
     /// from the old version of the StatefulSet, without our labels, so that no watch shows the pod. If so, this function adds
     /// our labels.
@@ -215,23 +208,6 @@ impl Requests {
             Some(set) => self.adopt_pod(owner(run), &set).await,
             None => Ok(()),
         }
-    }
-
-    /// Writes annotation `coscheduler.dev/record` of a placeholder. If the creation of the pod failed, this change also makes the
-    /// StatefulSet controller try again at once. Returns `None` if the placeholder is gone or replaced.
-    pub(crate) async fn record(
-        &self,
-        own: &Placeholder,
-        record: &Record,
-    ) -> Result<Option<Placeholder>, Error> {
-        self.patch(own, Patch::Merge(patch::record(own, record)))
-            .await
-    }
-
-    /// Makes the next pod of a placeholder start with the scheduling gate. Changes exactly this version of the placeholder.
-    /// Returns `None` if the placeholder has changed or is gone.
-    pub(crate) async fn gate(&self, own: &Placeholder) -> Result<Option<Placeholder>, Error> {
-        self.patch(own, Patch::Strategic(patch::gate(own))).await
     }
 
     /// Gives the next pod of a placeholder the PriorityClass of evacuated placeholders. Returns `None` if this does not succeed
@@ -261,7 +237,8 @@ impl Requests {
         Ok(found.map_err(|error| failed(act(), error))?.is_some())
     }
 
-    async fn patch(
+    /// Patches a placeholder's object. Returns `None` if the object is gone or replaced, or if the patch names another version.
+    pub(crate) async fn patch(
         &self,
         own: &Placeholder,
         patch: Patch<Value>,

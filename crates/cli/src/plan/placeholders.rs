@@ -110,11 +110,11 @@ fn asks(run: &PipelineRun, plan: &Plan, own: &Value) -> Vec<String> {
             | Step::DeleteOrphan(_)
             | Step::DeleteClaim(_)
             | Step::Unprotect(_)
-            | Step::Retry(_)
+            | Step::Retry(..)
             | Step::Gate(_)
             | Step::Start(_)
             | Step::Shrink { .. }
-            | Step::Evict { .. }
+            | Step::Evict(_)
             | Step::Ask { .. }
             | Step::LetGo { .. } => None,
         });

@@ -1,12 +1,11 @@
 //! Texts about the node of a placeholder and of the pods that follow it. Parameter `pod` is a pod's name. `asking` is a pod in
 //! words, with its requests if it has any. `claims` are the claims whose volumes only one node reaches.
 
-use crate::reconcile::evacuate::Misplaced;
 use crate::reconcile::requests::Amounts;
 use crate::reconcile::tell::refusals::read_answer;
 
 texts! {
-    pod_evacuated(pod: &str, node: &str, cause: &Misplaced): PodEvacuated =
+    pod_evacuated(pod: &str, node: &str, cause: &str): PodEvacuated =
         "Pod {pod} on node {node} was deleted, because the node {cause}. If the pod is still needed, a new pod is created. The \
          new pod may have to wait for a node that accepts it.";
 

@@ -150,7 +150,7 @@ pub struct Unscheduled {
     pub message: Option<String>,
     /// The time at which kube-scheduler last changed the pod's status, in whole seconds.
     pub written: Option<Timestamp>,
-    /// True if the pod's `spec` has not changed since the scheduler wrote the condition. Also true if the condition has no
+    /// True if the pod's `spec` has not changed since the scheduler wrote the condition. False if the condition has no
     /// `observedGeneration`.
     pub is_newest: bool,
 }
@@ -180,11 +180,6 @@ impl Pod {
     /// The scheduler's message about its last try to bind the pod. `None` if the pod is bound.
     pub fn scheduler_said(&self) -> Option<&str> {
         self.unscheduled.as_ref()?.message.as_deref()
-    }
-
-    /// The pod's tolerations.
-    pub fn tolerations(&self) -> &[Toleration] {
-        &self.needs.tolerations
     }
 
     /// True if this is the pod of the placeholder. Either the placeholder's object controls the pod. Or the placeholder is only

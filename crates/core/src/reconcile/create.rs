@@ -1,12 +1,13 @@
 //! Creates missing placeholders, and retries placeholders that have no pod (N3, N6).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::apart::left_out;
 use super::reserve::first_sizes;
-use super::{Decision, Step, Update, pause};
+use super::{Decision, Step, pause};
 use crate::config::Backend;
 use crate::observed::{Done, Observed, Placeholder, Record, Sight};
 use crate::plan::PlaceholderSpec;
@@ -76,8 +77,7 @@ fn missing(observed: &Observed, spec: &PlaceholderSpec, follows: bool, decision:
         if labels.is_some_and(|labels| labels.orphaned) {
             spec.backend = Backend::Controlled;
         }
-        let run = observed.run.as_ref();
-        let sizes = run.and_then(|(run, _)| first_sizes(observed, run, &spec, decision));
+        let sizes = first_sizes(observed, &spec, decision);
         decision.steps.push(Step::Create { spec, sizes });
     }
 }
@@ -98,7 +98,7 @@ pub(super) fn without_left_out(observed: &Observed, spec: &PlaceholderSpec) -> P
 fn retry(
     observed: &Observed,
     spec: &PlaceholderSpec,
-    placeholder: &Placeholder,
+    placeholder: &Arc<Placeholder>,
     decision: &mut Decision,
 ) {
     let pod = observed.pod_named_for(&placeholder.object.name);
@@ -106,9 +106,7 @@ fn retry(
         return;
     }
     if placeholder.parked && spec.backend == Backend::Pod {
-        decision
-            .steps
-            .push(Step::Start(placeholder.object.name.clone()));
+        decision.steps.push(Step::Start(placeholder.clone()));
         return decision.look_in(FIRST_RETRY);
     }
     let sight = Sight::NoPod(placeholder.object.name.clone());
@@ -130,10 +128,9 @@ fn retry(
             retried: Done::again(before, observed.now, ""),
             ..placeholder.record.clone()
         };
-        decision.steps.push(Step::Retry(Update {
-            placeholder: placeholder.object.name.clone(),
-            record,
-        }));
+        decision
+            .steps
+            .push(Step::Retry(placeholder.clone(), record));
     }
     decision.look_in(if left.is_zero() { pause } else { left });
 }

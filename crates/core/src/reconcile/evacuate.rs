@@ -7,11 +7,10 @@
 //! is `Equal`, the value must match too.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::time::Duration;
 
 use super::requests::Amounts;
-use super::{Decision, Step, Update, pause};
+use super::{Decision, Eviction, Step, control, pause};
 use crate::config::Backend;
 use crate::event_texts;
 use crate::observed::{Done, Observed, Placeholder, Pod, Record, Sight, elapsed};
@@ -91,15 +90,6 @@ pub enum Role {
     Started,
 }
 
-/// The reason why a pod must not be on its node.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Misplaced {
-    /// The node does not exist.
-    Gone,
-    /// The node has a taint that the pod does not tolerate. A cordoned node has taint `node.kubernetes.io/unschedulable`.
-    Tainted(Taint),
-}
-
 /// Deletes those pods of the run that must not be on their nodes.
 pub(super) fn evacuate(observed: &Observed, decision: &mut Decision) {
     let own = observed.pods.values().filter(|pod| observed.owns(pod));
@@ -115,7 +105,7 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
         return;
     };
     let known = observed.node(node);
-    let Some((cause, at_once)) = evict(role, pod.tolerations(), known) else {
+    let Some((cause, at_once)) = evict(role, &pod.needs.tolerations, known) else {
         return;
     };
     let reason = event_texts::pod_evacuated(&pod.object.name, node, &cause);
@@ -123,13 +113,13 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
         Role::Placeholder => observed.placeholders.values().find(|own| pod.is_of(own)),
         Role::NeverStarted | Role::Started => None,
     };
-    let raise = placeholder.and_then(|own| raise(own));
+    let raise = placeholder.is_some_and(|own| raises(own));
     let is_only_a_pod = placeholder.is_some_and(|own| own.backend == Backend::Pod);
     // Perhaps an earlier reconcile or another program has deleted the pod already. Then only the Event is left to publish,
     // unless the placeholder needs the higher PriorityClass or a controller for its next pod.
     if pod.object.deleting && !at_once {
         decision.events.push(reason.clone());
-        if raise.is_none() && !is_only_a_pod {
+        if !raise && !is_only_a_pod {
             return;
         }
     }
@@ -147,30 +137,37 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
             return;
         }
     }
+    let mut planned = observed.planned().iter();
+    let spec =
+        placeholder.and_then(|own| planned.find(|spec| spec.name.as_str() == own.object.name));
+    // Without its specification, the placeholder cannot get a controller, so the pod stays.
+    if is_only_a_pod && spec.is_none() {
+        return;
+    }
     let recorded = placeholder.filter(|_| moved.is_some() || is_only_a_pod);
-    let update = recorded.map(|own| Update {
-        placeholder: own.object.name.clone(),
-        record: Record {
-            evacuated: Done::again(moved.as_ref(), observed.now, &reason.message),
-            ..own.record.clone()
-        },
+    let record = recorded.map(|own| Record {
+        evacuated: Done::again(moved.as_ref(), observed.now, &reason.message),
+        ..own.record.clone()
     });
-    decision.steps.push(Step::Evict {
+    decision.steps.push(Step::Evict(Eviction {
         pod: pod.object.clone(),
         at_once,
         unless_exists: known.is_none().then(|| node.clone()),
+        own: placeholder.cloned(),
         raise,
-        update,
-        control: None,
+        record,
+        control: placeholder
+            .zip(spec)
+            .and_then(|(own, spec)| control(observed, own, spec)),
         reason,
-    });
+    }));
 }
 
-/// The name of the placeholder, if the placeholder still has the lower PriorityClass. The manager then sets the higher class for
-/// the placeholder's next pod, so that the scheduler binds this pod before the placeholders of new runs (N8).
-fn raise(own: &Placeholder) -> Option<String> {
+/// True if the placeholder still has the lower PriorityClass. The manager then sets the higher class for the placeholder's next
+/// pod, so that the scheduler binds this pod before the placeholders of new runs (N8).
+fn raises(own: &Placeholder) -> bool {
     let has_first = own.priority_class.as_deref() == Some(PLACEHOLDER_CLASS);
-    (has_first && !own.object.deleting).then(|| own.object.name.clone())
+    has_first && !own.object.deleting
 }
 
 /// The number of times that this module has deleted a placeholder's pod, and the time of the last deletion. `None` if there was
@@ -200,7 +197,7 @@ pub(super) fn moved(own: &Placeholder, pod: &Pod) -> Option<Done> {
 ///   `pkg/reconciler/taskrun`).
 /// - If a placeholder's node is gone or does not answer, the placeholder's pod is deleted without a grace period. No kubelet
 ///   there would confirm that the pod has ended, and Kubernetes would create no new pod without this confirmation.
-fn evict(role: Role, tolerations: &[Toleration], node: Option<&Node>) -> Option<(Misplaced, bool)> {
+fn evict(role: Role, tolerations: &[Toleration], node: Option<&Node>) -> Option<(String, bool)> {
     let cause = misplaced(tolerations, node)?;
     match role {
         Role::Placeholder => Some((cause, is_silent(node))),
@@ -209,23 +206,28 @@ fn evict(role: Role, tolerations: &[Toleration], node: Option<&Node>) -> Option<
     }
 }
 
-/// The reason why a pod with these tolerations must not be on a node. `None` if the pod may be there. `node` is `None` if the
-/// node does not exist.
-pub fn misplaced(tolerations: &[Toleration], node: Option<&Node>) -> Option<Misplaced> {
+/// The reason why a pod with these tolerations must not be on a node: the words that follow "the node" in an Event, for example
+/// "is cordoned". `None` if the pod may be there. `node` is `None` if the node does not exist.
+pub(super) fn misplaced(tolerations: &[Toleration], node: Option<&Node>) -> Option<String> {
     let Some(node) = node else {
-        return Some(Misplaced::Gone);
+        return Some("is gone".to_owned());
     };
     let cordon = node.unschedulable.then(|| Taint {
         key: UNSCHEDULABLE.to_owned(),
         value: String::new(),
         effect: NO_SCHEDULE.to_owned(),
     });
-    cordon
-        .iter()
-        .chain(&node.taints)
-        .filter(|taint| matches!(taint.effect.as_str(), NO_SCHEDULE | NO_EXECUTE))
-        .find(|taint| !tolerations.iter().any(|it| it.tolerates(taint)))
-        .map(|taint| Misplaced::Tainted(taint.clone()))
+    let mut taints = cordon.iter().chain(&node.taints);
+    let taint = taints.find(|taint| {
+        let counts = [NO_SCHEDULE, NO_EXECUTE].contains(&taint.effect.as_str());
+        counts && !tolerations.iter().any(|it| it.tolerates(taint))
+    })?;
+    let Taint { key, value, effect } = taint;
+    let separator = if value.is_empty() { "" } else { "=" };
+    Some(match key == UNSCHEDULABLE {
+        true => "is cordoned".to_owned(),
+        false => format!("has taint {key}{separator}{value}:{effect}"),
+    })
 }
 
 fn is_silent(node: Option<&Node>) -> bool {
@@ -242,20 +244,6 @@ impl Toleration {
         let key = (self.key.is_empty() && self.exists) || self.key == taint.key;
         let value = self.exists || self.value == taint.value;
         effect && key && value && !self.for_a_while
-    }
-}
-
-/// The words that follow "the node" in an Event, for example "is cordoned".
-impl fmt::Display for Misplaced {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Gone => f.write_str("is gone"),
-            Self::Tainted(taint) if taint.key == UNSCHEDULABLE => f.write_str("is cordoned"),
-            Self::Tainted(Taint { key, value, effect }) => {
-                let separator = if value.is_empty() { "" } else { "=" };
-                write!(f, "has taint {key}{separator}{value}:{effect}")
-            }
-        }
     }
 }
 

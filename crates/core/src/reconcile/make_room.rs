@@ -41,7 +41,7 @@ pub fn tried_within(said: &str) -> Duration {
 pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<Reason> {
     let mut cause = None;
     for placed in reserve::placed(observed) {
-        let waiting = placed.followers().waiting().filter(|pod| {
+        let waiting = placed.waiting().filter(|pod| {
             let refused = pod.is_refused() && !pod.scheduler_said().is_some_and(waits_for_claim);
             refused && pod.task_run().is_some() && !pod.object.deleting
         });
@@ -64,7 +64,7 @@ impl<'a> Placed<'a> {
             waiting.iter().copied().partition(|pod| self.is_away(pod));
         self.let_go(&away, decision);
         let (first, waiting) = (waiting.first()?, waiting.as_slice());
-        let leaves = misplaced(self.pod.tolerations(), self.observed.node(node)).is_some();
+        let leaves = misplaced(&self.pod.needs.tolerations, self.observed.node(node)).is_some();
         // Until the kubelet has reduced a reservation, the scheduler refuses pods that will fit afterwards.
         if leaves || self.is_giving_up() {
             return None;
@@ -81,7 +81,10 @@ impl<'a> Placed<'a> {
         }
         let claims = self.observed.tied(self.spec, self.pod);
         if claims.is_empty() {
-            return self.ask_anew(node, first, decision);
+            // A resource that a pod lacks everywhere must not keep the other pods waiting.
+            let mut pods = waiting.iter();
+            let helped = pods.find(|pod| self.lacking_elsewhere(pod, node).is_none());
+            return self.ask_anew(node, helped.unwrap_or(first), decision);
         }
         self.let_go(waiting, decision);
         let tied = waiting.iter().find(|pod| !self.is_free(pod))?;
@@ -156,7 +159,7 @@ impl<'a> Placed<'a> {
         }
         let placeholder = &self.own.object.name;
         if !self.own.gated {
-            decision.steps.push(Step::Gate(placeholder.clone()));
+            decision.steps.push(Step::Gate(self.own.clone()));
         } else if self.own.observed {
             // The controller of the placeholder has observed the version with the gate, so it creates the next pod from this
             // version.
@@ -165,7 +168,8 @@ impl<'a> Placed<'a> {
             let record = Record {
                 left: Some(node.to_owned()),
                 moved: before.moved.clone().filter(|_| before.ended >= ended),
-                ended,
+                // A new leader may not know all ended pods yet.
+                ended: ended.max(before.ended),
                 ..before.clone()
             };
             decision.steps.push(ask_again(self, record, reason));

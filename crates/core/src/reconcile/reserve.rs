@@ -14,6 +14,7 @@
 mod failed_binding;
 mod followers;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::evacuate::moved;
@@ -23,11 +24,9 @@ use super::{Decision, MOVES, Step, ask_again, evict};
 use crate::config::{Backend, Reserves};
 use crate::event_texts;
 use crate::observed::{Needs, Observed, Placeholder, PlaceholderLabels, Pod, Record, Sight};
-use crate::pipeline_run::PipelineRun;
 use crate::plan::{PlaceholderSpec, Reason};
 
 use failed_binding::SETTLED;
-use followers::Followers;
 
 /// The scheduling gate of a placeholder's pod whose requests are not set yet.
 pub const GATE: &str = "coscheduler.dev/reservation";
@@ -60,9 +59,8 @@ pub struct Place {
 /// A planned placeholder and its pod. Neither the placeholder nor the pod is being deleted.
 pub(super) struct Placed<'a> {
     pub observed: &'a Observed,
-    pub run: &'a PipelineRun,
     pub spec: &'a PlaceholderSpec,
-    pub own: &'a Placeholder,
+    pub own: &'a Arc<Placeholder>,
     /// Its pod.
     pub pod: &'a Pod,
     /// The facts that only the pod of a placeholder has.
@@ -71,15 +69,17 @@ pub(super) struct Placed<'a> {
 
 /// The run's placeholders that have pods.
 pub(super) fn placed(observed: &Observed) -> impl Iterator<Item = Placed<'_>> {
-    observed.placed().filter_map(|(spec, own, pod)| {
-        Some(Placed {
+    observed.planned().iter().filter_map(|spec| {
+        let own = observed.placeholders.get(spec.name.as_str())?;
+        let pod = observed.pod_of(own)?;
+        let placed = Placed {
             observed,
-            run: &observed.run.as_ref()?.0,
             spec,
             own,
             pod,
             labels: pod.placeholder.as_ref()?,
-        })
+        };
+        (!own.object.deleting && !pod.object.deleting).then_some(placed)
     })
 }
 
@@ -111,11 +111,7 @@ impl<'a> Placed<'a> {
         // server answers, the pod may belong to another run too: any pod of the namespace can have the labels and the affinity
         // of the run's pods.
         let confirmed = |pod: &&Pod| self.observed.answers.contains_key(&pod.object.uid);
-        let waiting = self
-            .followers()
-            .waiting()
-            .find(confirmed)
-            .filter(|_| home.is_none());
+        let waiting = self.waiting().find(confirmed).filter(|_| home.is_none());
         let own = &self.own.needs;
         let special = waiting.filter(|pod| pod.needs.limit_nodes_more_than(own));
         let beside = match special {
@@ -125,25 +121,24 @@ impl<'a> Placed<'a> {
             // The waiting pod needs certain nodes. Other pods perhaps do not need them, so the requests of other pods do not
             // count.
             Some(special) => vec![special.needs.requests.clone()],
-            None => self.followers().room(left.is_none(), decision),
+            None => {
+                let is_first = left.is_none();
+                self.observed.room(self.spec, is_first, decision)
+            }
         };
         let mut sizes = with_room(&own.requests, &beside);
         if sizes.is_empty() {
             // Before a restart, the manager may have increased the requests. Now the pod asks for no room, so reduce them.
             sizes.extend(self.less(&own.requests));
         }
-        // A placeholder without a controller has no record. But if a follower is older than the placeholder's pod, the
-        // placeholder had another pod before.
-        let mut followers = self.followers().all();
-        let is_younger =
-            self.own.backend == Backend::Pod && followers.any(|pod| pod.created < self.pod.created);
+        // A placeholder without a controller has no record. Its first pod normally has no gate.
         let had_pod = self.own.record.moved.is_some()
             || moved(self.own, self.pod).is_some()
-            || is_younger
+            || self.own.backend == Backend::Pod
             || decision.sights.contains(&self.failure());
         decision.steps.push(Step::Open {
             unless_followed: had_pod && home.is_none(),
-            placeholder: self.own.object.name.clone(),
+            own: self.own.clone(),
             pod: self.pod.object.clone(),
             sizes,
             place: Place {
@@ -184,13 +179,13 @@ impl<'a> Placed<'a> {
             if let Some(reason) = self.other_nodes() {
                 // The scheduler binds several pods at the same time, so it may be binding this pod now.
                 if self.refused_for(MOMENT, decision) {
-                    decision.steps.push(evict(self.pod, None, reason));
+                    decision.steps.push(evict(self, None, reason));
                 }
                 return;
             }
             let name = self.spec.name.as_str();
             let asked = &self.labels.asks;
-            let need = self.followers().demand(false).need;
+            let need = self.observed.demand(self.spec, false).need;
             if let Some(size) = self.less(&self.with_own(&need)) {
                 // During this time, an autoscaler may add a node with room for the peak.
                 if self.refused_for(self.observed.peak_wait, decision) {
@@ -209,7 +204,7 @@ impl<'a> Placed<'a> {
             let tied = self.observed.tied(self.spec, self.pod);
             let (size, reason) = if tied.is_empty() {
                 // Pods that use none of the claims may run on other nodes.
-                let size = self.with_own(&self.followers().demand(true).need);
+                let size = self.with_own(&self.observed.demand(self.spec, true).need);
                 let reason = event_texts::reservation_of_claims(name, asked, &size);
                 (size, reason)
             } else {
@@ -231,7 +226,7 @@ impl<'a> Placed<'a> {
         let Some(limit) = &self.labels.limited_by else {
             return home.map(|home| event_texts::placeholder_returns(name, &home));
         };
-        let mut limits = self.followers().waiting().map(for_pod);
+        let mut limits = self.waiting().map(for_pod);
         let holds =
             home.is_some_and(|home| on_node(&home) == *limit) || limits.any(|it| it == *limit);
         (!holds).then(|| event_texts::placeholder_asks_without(name, limit))
@@ -286,10 +281,8 @@ impl<'a> Placed<'a> {
             // Under a quota, the run's own pods might not be created, because the quota also counts the room that the placeholder
             // keeps.
             Reserves::Peak if !self.observed.has_quota => {
-                let (peak, taken) = (
-                    self.followers().demand(false).peak,
-                    self.followers().together(),
-                );
+                let peak = self.observed.demand(self.spec, false).peak;
+                let taken = self.observed.together(self.spec);
                 // The peak includes the pods that exist, so it is never less than `taken`.
                 self.with_own(&combined(&peak, &taken, |peak, taken| peak - taken))
             }
@@ -304,13 +297,14 @@ impl<'a> Placed<'a> {
         self.labels.resizing || self.less(&self.kept()).is_some()
     }
 
-    /// The pods that follow the placeholder.
-    pub(super) fn followers(&self) -> Followers<'a> {
-        Followers {
-            observed: self.observed,
-            run: self.run,
-            spec: self.spec,
-        }
+    /// The pods that follow the placeholder ([`Observed::followers`]).
+    pub(super) fn followers(&self) -> impl Iterator<Item = &'a Pod> {
+        self.observed.followers(self.spec)
+    }
+
+    /// The followers without a node, in the order of their names.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &'a Pod> {
+        self.followers().filter(|pod| pod.node.is_none())
     }
 
     /// CPU and memory of the placeholder's own requests and of the pods beside it.
@@ -335,18 +329,14 @@ impl<'a> Placed<'a> {
 /// to return to the followers' node. So this pod starts with the gate.
 pub(super) fn first_sizes(
     observed: &Observed,
-    run: &PipelineRun,
     spec: &PlaceholderSpec,
     decision: &mut Decision,
 ) -> Option<Vec<Amounts>> {
-    let followers = Followers {
-        observed,
-        run,
-        spec,
-    };
-    let is_first = run.task_runs.is_empty() && followers.all().next().is_none();
+    let (run, _) = observed.run.as_ref()?;
+    let is_first = run.task_runs.is_empty() && observed.followers(spec).next().is_none();
     let is_asking = spec.backend == Backend::Pod && spec.reserves != Reserves::Nothing;
-    (is_first && is_asking).then(|| with_room(&spec.requests(), &followers.room(true, decision)))
+    let mut room = || observed.room(spec, true, decision);
+    (is_first && is_asking).then(|| with_room(&spec.requests(), &room()))
 }
 
 /// The sum of a placeholder's own requests and each amount of room. Leaves out empty amounts.

@@ -14,7 +14,7 @@ impl<'a> Placed<'a> {
     /// cordon or taint that keeps the placeholder away. The scheduler may have bound such a pod while the placeholder left. Pods
     /// without a TaskRun do not count, because nobody can confirm that they belong to the run.
     pub(super) fn home(&self) -> Option<String> {
-        let pods = self.followers().all().filter(|pod| !pod.object.deleting);
+        let pods = self.followers().filter(|pod| !pod.object.deleting);
         let pods = pods.filter(|pod| pod.task_run().is_some());
         let mut nodes = pods.filter_map(|pod| pod.node.clone());
         let own = &self.own.needs.tolerations;

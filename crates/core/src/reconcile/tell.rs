@@ -13,6 +13,7 @@ use serde_json::json;
 use super::Decision;
 use super::apart::{Fit, fit};
 use super::evacuate::{Node, Toleration, misplaced};
+use super::reserve::{self, Placed};
 use crate::annotations::BLOCKED;
 use crate::event_texts;
 use crate::names::hash;
@@ -227,14 +228,14 @@ fn no_node_reaches(observed: &Observed) -> Option<Reason> {
     unbound.find_map(|pod| {
         let seen = observed.seen(&pod.claims);
         let nodes: Vec<&Node> = observed.nodes.values().map(AsRef::as_ref).collect();
-        stranded(pod.tolerations(), &seen, &nodes)
+        stranded(&pod.needs.tolerations, &seen, &nodes)
     })
 }
 
 /// The reason why the scheduler found no node for a placeholder: the nodes that its podTemplate allows do not reach the volumes
 /// of its claims (N3). `None` if this is not the reason.
 fn no_allowed_node_reaches(observed: &Observed) -> Option<Reason> {
-    observed.placed().find_map(|(_, own, pod)| {
+    reserve::placed(observed).find_map(|Placed { own, pod, .. }| {
         pod.unscheduled.as_ref().filter(|it| it.no_node)?;
         let seen = observed.seen(&pod.claims);
         let nodes = observed.nodes.values().map(AsRef::as_ref);

@@ -1,6 +1,16 @@
 //! Tests with one run in mode `pipelineruns`. The run uses a claim that was not made for it. Its placeholder is on node-1, and
 //! there are two nodes. Each test changes one part of the observation.
 
+/// The values of a decision's steps of one kind: `taken!(decision, Step::Delete(own) => own)`.
+macro_rules! taken {
+    ($decision:expr, $step:pat => $value:expr) => {
+        $decision.steps.iter().filter_map(|step| match step {
+            $step => Some($value),
+            _ => None,
+        })
+    };
+}
+
 mod apart;
 mod clean_up;
 mod create;

@@ -4,10 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-use petgraph::algo::tred::{dag_to_toposorted_adjacency_list, dag_transitive_reduction_closure};
-use petgraph::algo::{dinics, toposort};
+use petgraph::algo::{dinics, is_cyclic_directed};
 use petgraph::graph::{DiGraph, NodeIndex};
-use petgraph::visit::{Dfs, EdgeRef as _, IntoEdgeReferences as _};
+use petgraph::visit::Dfs;
 
 use crate::reconcile::requests::Amounts;
 
@@ -50,14 +49,14 @@ impl Sizes {
         progress: &BTreeMap<&str, Progress>,
         belongs: impl Fn(&str, &TaskSize) -> bool,
     ) -> Demand {
-        let order = reduced(&self.order(progress));
+        let order = self.order(progress);
         let requests = |name: &str| {
             let task = self.0.get(name).filter(|task| belongs(name, task))?;
             Some((task.requests.as_ref()?, task.pods))
         };
         let mut demand = Demand::default();
         let waiting = |name: &&str| progress.get(name) != Some(&Progress::Running);
-        for name in order.tasks.iter().flatten().filter(|it| waiting(it)) {
+        for name in order.node_weights().flatten().filter(|it| waiting(it)) {
             if let Some((one, _)) = requests(name) {
                 demand.need.milli_cpu = demand.need.milli_cpu.max(one.milli_cpu);
                 demand.need.memory = demand.need.memory.max(one.memory);
@@ -122,46 +121,25 @@ impl Sizes {
         let runs = |name: &Option<&str>| {
             name.is_some_and(|name| progress.contains_key(name) && !self.0[name].custom)
         };
-        order.filter_map(
+        let mut order = order.filter_map(
             |node, name| (!blocked.contains(&node) || runs(name)).then_some(*name),
             |_, ()| Some(()),
-        )
-    }
-}
-
-/// The order of tasks, without the edges that follow from other edges. Each edge is a pair of indices in `tasks`.
-struct Reduced<'a> {
-    tasks: Vec<Option<&'a str>>,
-    edges: Vec<(usize, usize)>,
-}
-
-fn reduced<'a>(order: &Order<'a>) -> Reduced<'a> {
-    // Tekton denies a Pipeline with a cycle. If there is a cycle nevertheless, all tasks count as if they ran at the same time.
-    let sorted = toposort(order, None).unwrap_or_default();
-    let (successors, _) = dag_to_toposorted_adjacency_list::<_, u32>(order, &sorted);
-    let (reduction, _) = dag_transitive_reduction_closure(&successors);
-    let tasks = if sorted.is_empty() {
-        order.node_weights().copied().collect()
-    } else {
-        sorted.iter().map(|node| order[*node]).collect()
-    };
-    let edges = reduction.edge_references();
-    Reduced {
-        tasks,
-        edges: edges
-            .map(|edge| (edge.source() as usize, edge.target() as usize))
-            .collect(),
+        );
+        // Tekton denies a Pipeline with a cycle. If there is a cycle nevertheless, all tasks count as if they ran at the same time.
+        if is_cyclic_directed(&order) {
+            order.clear_edges();
+        }
+        order
     }
 }
 
 /// The greatest total weight of a set of tasks in which no task waits for another. By the weighted form of Dilworth's theorem,
 /// this is the sum of all weights minus a maximum flow. The network has two nodes for each task: flow leaves the task through the
 /// first node, and reaches the task through the second node. An edge from the second node to the first lets flow continue to
-/// later tasks. So the edges of the reduced order are enough.
-fn heaviest(order: &Reduced<'_>, weight: impl Fn(&str) -> i128) -> i128 {
-    let Reduced { tasks, edges } = order;
+/// later tasks.
+fn heaviest(order: &Order<'_>, weight: impl Fn(&str) -> i128) -> i128 {
     let weight = |name| u128::try_from(weight(name)).unwrap_or(0);
-    let weights = tasks.iter().map(|name| name.map_or(0, weight));
+    let weights = order.node_weights().map(|name| name.map_or(0, weight));
     let weights: Vec<_> = weights.collect();
     let total: u128 = weights.iter().sum();
     let count = weights.len();
@@ -177,8 +155,9 @@ fn heaviest(order: &Reduced<'_>, weight: impl Fn(&str) -> i128) -> i128 {
         network.add_edge(reached(index), sink, weight);
         network.add_edge(reached(index), left(index), total);
     }
-    for (from, to) in edges {
-        network.add_edge(left(*from), reached(*to), total);
+    for edge in order.raw_edges() {
+        let (from, to) = (edge.source().index(), edge.target().index());
+        network.add_edge(left(from), reached(to), total);
     }
     let (flow, _) = dinics(&network, source, sink);
     i128::try_from(total - flow).unwrap_or(i128::MAX)

@@ -50,7 +50,7 @@ fn annotation(run: &PipelineRun, mode: &str, catalog: Option<&Catalog>) -> Value
 
 fn expected() -> Value {
     json!({
-        "clone": {"requests": {"cpu": "100m"}},
+        "clone": {"requests": {"cpu": "100m"}, "workspaces": ["source"]},
         "build": {"requests": {"cpu": "2"}, "pods": 7, "after": ["clone"]},
         "scan": {"after": ["clone"]},
         "approve": {"after": ["scan"], "custom": true},
@@ -62,10 +62,9 @@ fn expected() -> Value {
 #[test]
 fn b3_requests_order_and_number_of_the_pods_are_pinned() {
     let embedded = run(json!({"pipelineSpec": pipeline()}));
-    assert_eq!(
-        annotation(&embedded, "pipelineruns", Some(&catalog())),
-        expected()
-    );
+    for mode in ["workspaces", "pipelineruns"] {
+        assert_eq!(annotation(&embedded, mode, Some(&catalog())), expected());
+    }
     let by_name = run(json!({"pipelineRef": {"name": "build"}}));
     let known = Catalog {
         pipeline: crate::pipeline::tasks(&pipeline()),
@@ -107,17 +106,6 @@ fn b3_tasks_that_may_be_skipped_or_need_nodes_of_their_own_have_no_known_request
     });
     let pinned = annotation(&run, "pipelineruns", Some(&catalog()));
     assert_eq!(pinned, expect);
-}
-
-#[test]
-fn b3_in_workspaces_the_workspaces_of_each_task_are_pinned_too() {
-    let mut expect = expected();
-    expect["clone"]["workspaces"] = json!(["source"]);
-    let embedded = run(json!({"pipelineSpec": pipeline()}));
-    assert_eq!(
-        annotation(&embedded, "workspaces", Some(&catalog())),
-        expect
-    );
 }
 
 #[test]
@@ -178,50 +166,21 @@ fn read(text: &str) -> Result<Sizes, Vec<Violation>> {
 #[test]
 fn b3_a_malformed_annotation_is_refused_by_field_value_and_what_is_allowed() {
     let at = |path: &str| format!("metadata.annotations[{SIZES}]{path}");
-    for (text, path, description) in [
-        (
-            "{",
-            "",
-            "EOF while parsing an object at line 1 column 1; allowed: JSON, an object of sizes by task",
-        ),
-        ("[]", "", "is a list, []; allowed: an object"),
-        (r#"{"a": 7}"#, ".a", "is a number, 7; allowed: an object"),
-        (
-            r#"{"a": {"requests": {"cpu": "-1"}}}"#,
-            ".a.requests[cpu]",
-            r#"is "-1"; allowed: a quantity that is not negative"#,
-        ),
-        (
-            r#"{"a": {"requests": {"cpu": 1}}}"#,
-            ".a.requests[cpu]",
-            "is a number, 1; allowed: a string",
-        ),
-        (
-            r#"{"a": {"pods": 0}}"#,
-            ".a.pods",
-            "is 0; allowed: 1 to 100000",
-        ),
-        (
-            r#"{"a": {"pods": "1"}}"#,
-            ".a.pods",
-            "is \"1\"; allowed: 1 to 100000",
-        ),
-        (
-            r#"{"a": {"after": ["b"]}}"#,
-            ".a.after[0]",
-            "is \"b\"; allowed: the name of a task in this annotation",
-        ),
-        (
-            r#"{"a": {"workspaces": [7]}}"#,
-            ".a.workspaces[0]",
-            "is 7; allowed: the name of a workspace",
-        ),
-        (
-            r#"{"a": {"custom": "yes"}}"#,
-            ".a.custom",
-            "is a string, \"yes\"; allowed: true or false",
-        ),
-    ] {
+    // Each line has a text, the path of its violation, and the description of the violation.
+    let table = r#"
+        { =>  EOF while parsing an object at line 1 column 1; allowed: JSON, an object of sizes by task
+        [] =>  is a list, []; allowed: an object
+        {"a": 7} => .a is a number, 7; allowed: an object
+        {"a": {"requests": {"cpu": "-1"}}} => .a.requests[cpu] is "-1"; allowed: a quantity that is not negative
+        {"a": {"requests": {"cpu": 1}}} => .a.requests[cpu] is a number, 1; allowed: a string
+        {"a": {"pods": 0}} => .a.pods is 0; allowed: 1 to 100000
+        {"a": {"pods": "1"}} => .a.pods is "1"; allowed: 1 to 100000
+        {"a": {"after": ["b"]}} => .a.after[0] is "b"; allowed: the name of a task in this annotation
+        {"a": {"workspaces": [7]}} => .a.workspaces[0] is 7; allowed: the name of a workspace
+        {"a": {"custom": "yes"}} => .a.custom is a string, "yes"; allowed: true or false"#;
+    for line in table.trim().lines() {
+        let (text, violation) = line.trim_start().split_once(" => ").unwrap();
+        let (path, description) = violation.split_once(' ').unwrap();
         let violation = Violation::new(at(path), description);
         assert_eq!(read(text), Err(vec![violation]), "{text}");
     }

@@ -2,36 +2,34 @@
 //! this pod, it first gets a controller, which keeps the record of the manager's actions and creates the next pod.
 
 use coscheduler_core::observed::Observed;
-use coscheduler_core::reconcile::Step;
+use coscheduler_core::reconcile::Eviction;
 use coscheduler_core::volumes::volumes;
-use coscheduler_kubernetes::placeholder::Succession;
+use coscheduler_kubernetes::placeholder::{Succession, patch};
+use kube::api::Patch;
 
 use super::Acted;
-use crate::cache::RunKey;
 use crate::error::Error;
 use crate::reconciler::Reconciler;
 
 impl Reconciler {
-    /// Takes a step of kind [`Step::Evict`].
+    /// Deletes a pod, after the changes of the pod's placeholder that the eviction requires.
     pub(super) async fn evict(
         &self,
-        key: &RunKey,
         observed: &Observed,
-        step: &Step,
+        eviction: &Eviction,
+        namespace: &str,
         acted: &mut Acted,
     ) -> Result<(), Error> {
-        let Step::Evict {
+        let Eviction {
             pod,
             at_once,
             unless_exists,
+            own,
             raise,
-            update,
+            record,
             control,
             reason,
-        } = step
-        else {
-            return Ok(());
-        };
+        } = eviction;
         // The watch of nodes may be behind the watch of pods, so a node that is not in the cache may exist.
         if let Some(node) = unless_exists
             && self.requests.node_exists(node).await?
@@ -39,16 +37,14 @@ impl Reconciler {
             acted.look_later = true;
             return Ok(());
         }
-        let known = |name: &String| observed.placeholders.get(name);
         if let (Some(spec), Some((run, _))) = (control, &observed.run) {
             let volumes = volumes(spec, &self.seen(run, spec).await?);
-            let record = update.as_ref().map(|it| it.record.clone());
             let succession = Succession {
                 // If the node is bad, the next pod may go to any other node, so it gets the gate only if the placeholder
                 // reserves room.
                 gated: record.as_ref().is_none_or(|it| it.moved.is_some()),
-                record: record.unwrap_or_default(),
-                raised: raise.is_some() && self.requests.can_raise(run).await,
+                record: record.clone().unwrap_or_default(),
+                raised: *raise && self.requests.can_raise(run).await,
             };
             let controlled = self.requests.control(run, spec, &volumes, &succession);
             match controlled.await {
@@ -61,25 +57,19 @@ impl Reconciler {
                     }
                 }
             }
-        } else {
-            if let Some(own) = raise.as_ref().and_then(known)
-                && let Some(raised) = self.requests.raise(own).await
-            {
+        } else if let Some(own) = own {
+            if *raise && let Some(raised) = self.requests.raise(own).await {
                 self.cache.refresh_placeholder(raised);
                 acted.look_again = true;
                 return Ok(());
             }
-            if let Some((update, own)) = update
-                .as_ref()
-                .and_then(|it| Some((it, known(&it.placeholder)?)))
-            {
-                let recorded = self.requests.record(own, &update.record).await?;
-                self.refresh(recorded);
+            if let Some(record) = record {
+                self.patch(own, Patch::Merge(patch::record(own, record)))
+                    .await?;
             }
         }
         // If the pod has changed meanwhile, the request deletes nothing, and the next reconcile of the run decides again.
-        let deleted = self.requests.evict(&key.namespace, pod, *at_once).await?;
-        if deleted {
+        if self.requests.evict(namespace, pod, *at_once).await? {
             acted.events.push(reason.clone());
         }
         Ok(())

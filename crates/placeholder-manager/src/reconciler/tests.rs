@@ -7,8 +7,8 @@ mod reservation;
 
 use super::*;
 use crate::fixtures::{
-    Asked, Manager, key, object, placeholder, placeholder_pod, planned, read_claim, read_pod, run,
-    run_in, set, status, success, task_pod, usual,
+    Asked, Manager, key, object, placeholder, placeholder_pod, placeholder_pod_json, planned,
+    read_claim, read_pod, run, run_in, set, status, success, task_pod, usual,
 };
 use std::time::Duration;
 
@@ -44,6 +44,12 @@ fn follower(run: &PipelineRun, name: &str) -> Value {
 impl Manager {
     async fn work(&self) -> Outcome {
         self.reconciler.work(key()).await
+    }
+
+    /// Calls the manager for this purpose while it reconciles once. Returns the answer to the call and the outcome.
+    async fn called(&self, purpose: Purpose) -> (Result<Looked, Arc<Error>>, Outcome) {
+        let key = key();
+        tokio::join!(self.reconciler.call(&key, purpose), self.work())
     }
 
     /// Reconciles once, and returns the outcome and the requests, without those for Events.
@@ -134,38 +140,28 @@ async fn n1_nothing_is_deleted_where_the_record_cannot_be_written() {
 
 #[tokio::test(start_paused = true)]
 async fn n1_a_node_that_is_not_known_is_looked_for_before_it_counts_as_gone() {
-    for exists in [false, true] {
+    let run = run(&["data"]);
+    let set = &planned(&run)[0];
+    let (patch, delete) = (format!("PATCH {set}"), format!("DELETE {set}-0"));
+    for (nodes, expect) in [
+        (json!([]), vec!["GET nodes", &patch, &delete]),
+        (json!([{"metadata": {"name": "node-1"}}]), vec!["GET nodes"]),
+    ] {
+        let list = json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": nodes});
         let manager = Manager::new(true, move |asked| match asked.last() {
-            "nodes" if exists => (200, json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList",
-                "metadata": {}, "items": [{"metadata": {"name": "node-1"}}]})),
-            "nodes" => (200, json!({"apiVersion": "meta.k8s.io/v1", "kind": "PartialObjectMetadataList", "metadata": {}, "items": []})),
+            "nodes" => (200, list.clone()),
             _ => usual(asked),
         })
         .await;
-        let run = run(&["data"]);
         manager.know(&run);
         manager.moved_before(&run);
         let (outcome, asked) = manager.asks().await;
         let short: Vec<_> = asked.iter().map(Asked::short).collect();
-        let set = &planned(&run)[0];
-        if exists {
-            assert_eq!(
-                (outcome, short),
-                (Outcome::Retry, vec!["GET nodes".to_owned()])
-            );
-        } else {
-            assert_eq!(
-                short,
-                [
-                    "GET nodes",
-                    &format!("PATCH {set}"),
-                    &format!("DELETE {set}-0")
-                ]
-            );
-            assert_eq!(
-                asked[2].body["gracePeriodSeconds"], 0,
-                "nobody confirms its end"
-            );
+        assert_eq!(short, expect);
+        match asked.get(2) {
+            // Nobody confirms the end of this pod.
+            Some(delete) => assert_eq!(delete.body["gracePeriodSeconds"], 0),
+            None => assert_eq!(outcome, Outcome::Retry),
         }
     }
 }
@@ -176,9 +172,7 @@ async fn only_the_leader_moves_anything() {
     let manager = Manager::new(false, usual).await;
     manager.know(&run);
     manager.cache.apply_node(node("node-1", true));
-    let key = key();
-    let called = manager.reconciler.call(&key, Purpose::Ensure);
-    let (looked, outcome) = tokio::join!(called, manager.work());
+    let (looked, outcome) = manager.called(Purpose::Ensure).await;
     assert!(!looked.unwrap().created);
     assert_eq!((outcome, manager.server.short()), (Outcome::Done, vec![]));
 }

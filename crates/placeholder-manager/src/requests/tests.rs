@@ -5,63 +5,44 @@ use crate::fixtures::{Asked, Server, object, placeholder, read_claim, run, set, 
 use coscheduler_core::annotations::{ADOPTED, SCHEMA_VERSION};
 use coscheduler_core::plan::plan;
 use coscheduler_core::volumes::Volumes;
+use coscheduler_kubernetes::placeholder::patch;
 use http::Method;
 use serde_json::Value;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// An answer of the scripted API server.
-#[derive(Clone, Copy, Debug)]
-enum Answer {
-    Conflict,
-    AlreadyExists,
-    TooManyRequests,
-    Failure,
-    Forbidden,
-    Success,
-}
-
-impl Answer {
-    fn to(self, asked: &Asked) -> (u16, Value) {
-        let (code, reason) = match self {
-            Self::Conflict => (409, "Conflict"),
-            Self::AlreadyExists => (409, "AlreadyExists"),
-            Self::TooManyRequests => (429, "TooManyRequests"),
-            Self::Failure => (500, "InternalError"),
-            Self::Forbidden => (403, "Forbidden"),
-            Self::Success => return (201, asked.body.clone()),
-        };
-        status(code, reason, reason)
-    }
-}
-
-/// Creates a claim. The API server gives the answers of the script in order, and then repeats the last answer. Returns the
-/// result and the number of requests.
-async fn create(script: &'static [Answer]) -> (Result<(), Error>, usize) {
+/// Creates a claim. The API server gives the answers of the script in order, and then repeats the last answer. Each answer is a
+/// code and a reason. Returns the result and the number of requests. An error is true if it is transient.
+async fn create(script: &'static [(u16, &'static str)]) -> (Result<(), bool>, usize) {
     let number = AtomicUsize::new(0);
     let (client, server) = Server::new(move |asked| {
         assert_eq!(asked.method, Method::POST);
         let number = number.fetch_add(1, Ordering::SeqCst);
-        script[number.min(script.len() - 1)].to(asked)
+        match script[number.min(script.len() - 1)] {
+            (201, _) => (201, asked.body.clone()),
+            (code, reason) => status(code, reason, reason),
+        }
     });
     let outcome = Requests::new(client)
         .create_claim("ci", &object(json!({"metadata": {"name": "c"}})))
         .await;
+    let outcome = outcome.map_err(|error| error.is_transient());
     (outcome, server.asked().len())
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_cannot_take_a_write_is_asked_again_until_it_can() {
-    use Answer::{Conflict, Failure, Success, TooManyRequests};
-    let (outcome, asked) = create(&[Conflict, TooManyRequests, Failure, Success]).await;
-    outcome.unwrap();
-    assert_eq!(asked, 4);
+    let script = &[
+        (409, "Conflict"),
+        (429, "TooManyRequests"),
+        (500, "InternalError"),
+        (201, ""),
+    ];
+    assert_eq!(create(script).await, (Ok(()), 4));
 }
 
 #[tokio::test(start_paused = true)]
 async fn asking_again_is_bounded_and_the_caller_may_try_later() {
-    let (outcome, asked) = create(&[Answer::Failure]).await;
-    assert!(outcome.unwrap_err().is_transient());
-    assert_eq!(asked, 6);
+    assert_eq!(create(&[(500, "InternalError")]).await, (Err(true), 6));
 }
 
 /// The API server itself gives up after thirty seconds at most, and its answer names the webhook that does not answer.
@@ -80,12 +61,8 @@ async fn n3_a_server_that_does_not_answer_is_asked_once_and_for_longer_than_a_we
 
 #[tokio::test(start_paused = true)]
 async fn what_exists_is_no_error_and_what_is_forbidden_is_final() {
-    let (outcome, asked) = create(&[Answer::AlreadyExists]).await;
-    outcome.unwrap();
-    assert_eq!(asked, 1);
-    let (outcome, asked) = create(&[Answer::Forbidden]).await;
-    assert!(!outcome.unwrap_err().is_transient());
-    assert_eq!(asked, 1);
+    assert_eq!(create(&[(409, "AlreadyExists")]).await, (Ok(()), 1));
+    assert_eq!(create(&[(403, "Forbidden")]).await, (Err(false), 1));
 }
 
 /// Creates a placeholder when object `found` with its name exists already, and returns the result. `None` means that this
@@ -232,7 +209,8 @@ async fn what_is_gone_or_replaced_is_left_alone() {
         assert_eq!(requests.delete_claim("ci", &seen()).await.unwrap(), None);
         assert!(!requests.evict("ci", &seen(), true).await.unwrap());
         let own = placeholder(&run(&[]));
-        assert_eq!(requests.record(&own, &own.record).await.unwrap(), None);
+        let record = Patch::Merge(patch::record(&own, &own.record));
+        assert_eq!(requests.patch(&own, record).await.unwrap(), None);
         assert_eq!(server.asked().len(), 5);
     }
 }

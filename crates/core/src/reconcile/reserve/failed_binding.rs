@@ -43,7 +43,7 @@ impl Placed<'_> {
             let is_urgent = is_early && is_contested && self.own.gated && self.has_choice();
             if is_urgent && self.may_part(decision) {
                 let reason = event_texts::placeholder_not_bound(self.spec.name.as_str());
-                decision.steps.push(evict(self.pod, None, reason));
+                decision.steps.push(evict(self, None, reason));
             }
             return;
         };
@@ -53,7 +53,7 @@ impl Placed<'_> {
         // After the backoff, the scheduler may be binding the pod beside the others.
         let may_act = is_early || decision.lasts(self.observed, self.failure(), SETTLED);
         let reason = self.other_nodes().filter(|_| may_part && may_act);
-        let anew = reason.map(|reason| evict(self.pod, None, reason));
+        let anew = reason.map(|reason| evict(self, None, reason));
         // With `Reserves::Peak`, the room for pods to come is lost too: to be on the node of the others is more important.
         let less = self.less(&self.own.needs.requests);
         let less = less.map(|size| self.shrink(size, None));
@@ -69,7 +69,7 @@ impl Placed<'_> {
     /// had chosen for the placeholder: the scheduler assumes that each binding succeeds.
     pub(super) fn may_part(&self, decision: &mut Decision) -> bool {
         decision.sights.contains(&self.failure())
-            && self.followers().waiting().any(may_be_bound)
+            && self.waiting().any(may_be_bound)
             && !decision.lasts(self.observed, self.failure(), SETTLED)
     }
 

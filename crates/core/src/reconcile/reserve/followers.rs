@@ -10,27 +10,24 @@ use crate::observed::{Observed, Pod};
 use crate::pinned::Pinned;
 use crate::pipeline_run::PipelineRun;
 use crate::plan::PlaceholderSpec;
-use crate::sizes::{Demand, Progress, Sizes};
+use crate::sizes::{Demand, Progress, Sizes, TaskSize};
 use crate::subsets;
 
-/// The pods that follow a planned placeholder.
-#[derive(Clone, Copy)]
-pub(in crate::reconcile) struct Followers<'a> {
-    pub(super) observed: &'a Observed,
-    pub(super) run: &'a PipelineRun,
-    pub(super) spec: &'a PlaceholderSpec,
-}
-
-impl<'a> Followers<'a> {
+impl Observed {
     /// The amounts of room to ask for, in this order, if no waiting pod needs certain nodes. If there are none because of a
     /// quota, adds an Event. `is_first` is false if the placeholder left a node without room.
-    pub(super) fn room(self, is_first: bool, decision: &mut Decision) -> Vec<Amounts> {
-        let Demand { peak, need } = self.demand(false);
-        match self.spec.reserves {
+    pub(super) fn room(
+        &self,
+        spec: &PlaceholderSpec,
+        is_first: bool,
+        decision: &mut Decision,
+    ) -> Vec<Amounts> {
+        let Demand { peak, need } = self.demand(spec, false);
+        match spec.reserves {
             Reserves::Nothing => vec![need],
             // At the start of a run, the reservation would use up quota that the run's first pod needs.
-            Reserves::Placement | Reserves::Peak if self.observed.has_quota && is_first => {
-                let reason = event_texts::reservation_under_quota(self.spec.name.as_str());
+            Reserves::Placement | Reserves::Peak if self.has_quota && is_first => {
+                let reason = event_texts::reservation_under_quota(spec.name.as_str());
                 decision.events.push(reason);
                 Vec::new()
             }
@@ -39,23 +36,21 @@ impl<'a> Followers<'a> {
     }
 
     /// The pods that follow the placeholder, except pods about which the API server has answered that they belong to another run.
-    pub(in crate::reconcile) fn all(self) -> impl Iterator<Item = &'a Pod> {
-        let pods = self.observed.pods.values().map(AsRef::as_ref);
+    pub(in crate::reconcile) fn followers<'a>(
+        &'a self,
+        spec: &'a PlaceholderSpec,
+    ) -> impl Iterator<Item = &'a Pod> {
+        let pods = self.pods.values().map(AsRef::as_ref);
         pods.filter(|pod| {
-            let answer = self.observed.answers.get(&pod.object.uid);
-            let follows = pod.follows.iter().any(|it| it == self.spec.name.as_str());
+            let answer = self.answers.get(&pod.object.uid);
+            let follows = pod.follows.iter().any(|it| it == spec.name.as_str());
             follows && answer.is_none_or(|answer| answer.own)
         })
     }
 
-    /// The followers without a node, in the order of their names.
-    pub(in crate::reconcile) fn waiting(self) -> impl Iterator<Item = &'a Pod> {
-        self.all().filter(|pod| pod.node.is_none())
-    }
-
     /// The requests of all followers together.
-    pub(super) fn together(self) -> Amounts {
-        self.all().fold(Amounts::default(), |sum, pod| {
+    pub(super) fn together(&self, spec: &PlaceholderSpec) -> Amounts {
+        self.followers(spec).fold(Amounts::default(), |sum, pod| {
             combined(&sum, &pod.needs.requests, |sum, more| sum + more)
         })
     }
@@ -64,41 +59,47 @@ impl<'a> Followers<'a> {
     /// more than the estimate, their requests count instead. For `need`: the most CPU, and the most memory, that a single
     /// waiting follower requests. For `peak`: the sum of all followers. With `tied`, the estimate leaves out the tasks whose
     /// pods may run on other nodes.
-    pub(super) fn demand(self, tied: bool) -> Demand {
-        let run = self.run;
-        let sizes =
-            (self.spec.reserves != Reserves::Nothing).then(|| Sizes::read(&run.annotations));
-        let sizes = sizes.and_then(Result::ok).unwrap_or_default();
-        let pinned = Pinned::of(run).ok().flatten();
-        let held: BTreeSet<String> = self.spec.claims().collect();
-        let mut demand = sizes.demand(&self.progress(&sizes), |name, task| match &pinned {
-            Some(pinned)
-                if pinned.mode == Mode::Workspaces || (tied && !self.spec.is_isolated()) =>
-            {
+    pub(super) fn demand(&self, spec: &PlaceholderSpec, tied: bool) -> Demand {
+        let mut demand = Demand::default();
+        if let Some((run, _)) = &self.run
+            && spec.reserves != Reserves::Nothing
+        {
+            let sizes = Sizes::read(&run.annotations).unwrap_or_default();
+            let pinned = Pinned::of(run).ok().flatten();
+            let held: BTreeSet<String> = spec.claims().collect();
+            let uses_claim = |pinned: &Pinned, task: &TaskSize| {
                 task.workspaces.iter().any(|workspace| {
                     let claim = pinned.claims.get(workspace);
                     claim.is_some_and(|it| held.contains(&it.name(workspace, &run.uid)))
                 })
-            }
-            Some(pinned) => subsets::of_task(&pinned.subsets, name) == self.spec.subset,
-            None => true,
-        });
-        for pod in self.waiting() {
+            };
+            let tied = tied && !spec.is_isolated();
+            let progress = self.progress(run, &sizes);
+            demand = sizes.demand(&progress, |name, task| match &pinned {
+                Some(pinned) if pinned.mode == Mode::Workspaces => uses_claim(pinned, task),
+                Some(pinned) => {
+                    subsets::of_task(&pinned.subsets, name) == spec.subset
+                        && (!tied || uses_claim(pinned, task))
+                }
+                None => true,
+            });
+        }
+        for pod in self.followers(spec).filter(|pod| pod.node.is_none()) {
             demand.need = combined(&demand.need, &pod.needs.requests, i128::max);
         }
-        demand.peak = combined(&demand.peak, &self.together(), i128::max);
+        demand.peak = combined(&demand.peak, &self.together(spec), i128::max);
         demand
     }
 
     /// The progress of the tasks that have TaskRuns, and of skipped tasks.
-    fn progress<'b>(&'b self, sizes: &'b Sizes) -> BTreeMap<&'b str, Progress> {
-        let task_runs = self.observed.pods.values().filter_map(|pod| pod.task_run());
+    fn progress<'a>(&self, run: &'a PipelineRun, sizes: &'a Sizes) -> BTreeMap<&'a str, Progress> {
+        let task_runs = self.pods.values().filter_map(|pod| pod.task_run());
         let alive: BTreeSet<_> = task_runs.map(|it| &it.name).collect();
         let mut progress: BTreeMap<&str, Progress> = BTreeMap::new();
-        for (task_run, task) in &self.run.task_runs {
+        for (task_run, task) in &run.task_runs {
             let state = if alive.contains(task_run) {
                 Progress::Running
-            } else if self.observed.ended.contains(task_run) {
+            } else if self.ended.contains(task_run) {
                 Progress::Ended
             } else {
                 Progress::Waiting
@@ -108,12 +109,12 @@ impl<'a> Followers<'a> {
             *task = state.max(*task);
         }
         // A TaskRun can time out before it has a pod. If a later task has started, the task of this TaskRun has ended.
-        for task in sizes.before(self.run.task_runs.values()) {
+        for task in sizes.before(run.task_runs.values()) {
             if progress.get(task) == Some(&Progress::Waiting) {
                 progress.insert(task, Progress::Ended);
             }
         }
-        let skipped = self.run.skipped_tasks.iter();
+        let skipped = run.skipped_tasks.iter();
         progress.extend(skipped.map(|task| (task.as_str(), Progress::Ended)));
         progress
     }

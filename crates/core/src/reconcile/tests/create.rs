@@ -9,12 +9,7 @@ fn missing() -> Observed {
 
 /// The names of the placeholders that the decision creates.
 fn creating(decision: &Decision) -> Vec<String> {
-    let steps = decision.steps.iter();
-    let creating = steps.filter_map(|step| match step {
-        Step::Create { spec, .. } => Some(spec.name.to_string()),
-        _ => None,
-    });
-    creating.collect()
+    taken!(decision, Step::Create { spec, .. } => spec.name.to_string()).collect()
 }
 
 #[test]
@@ -177,11 +172,9 @@ fn without_pod() -> Observed {
     observed
 }
 
-fn retrying(decision: &Decision) -> Option<&Update> {
-    decision.steps.iter().find_map(|step| match step {
-        Step::Retry(update) => Some(update),
-        _ => None,
-    })
+/// If a placeholder is retried: its new record.
+fn retrying(decision: &Decision) -> Option<&Record> {
+    taken!(decision, Step::Retry(_, record) => record).next()
 }
 
 #[track_caller]
@@ -207,11 +200,10 @@ fn pauses(observed: &mut Observed) -> Vec<Duration> {
             *since += Duration::from_nanos(1);
         }
         let decision = reconcile(observed);
-        let update = retrying(&decision).unwrap_or_else(|| panic!("after {whole:?}: {decision:?}"));
-        let retried = update.record.retried.as_ref().unwrap();
+        let record = retrying(&decision).unwrap_or_else(|| panic!("after {whole:?}: {decision:?}"));
+        let retried = record.retried.as_ref().unwrap();
         assert_eq!((retried.times, retried.last), (times, observed.now));
-        let record = update.record.clone();
-        own(observed).record = record;
+        own(observed).record = record.clone();
     }
     pauses
 }
@@ -277,7 +269,7 @@ fn n3_a_placeholder_that_has_its_pod_begins_anew_when_it_loses_it() {
     assert!(pause(&decision) <= 7 * SECOND, "{decision:?}");
     pass(&mut observed, 7 * SECOND);
     let decision = reconcile(&observed);
-    let retried = retrying(&decision).unwrap().record.retried.clone();
+    let retried = retrying(&decision).unwrap().retried.clone();
     assert_eq!(retried.unwrap().times, 1);
 }
 

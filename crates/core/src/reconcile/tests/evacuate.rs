@@ -6,12 +6,7 @@ use crate::reconcile::evacuate::RAISED;
 
 /// The names of the pods that leave their nodes. The second value is true if a pod is deleted without a grace period.
 fn leaving(decision: &Decision) -> Vec<(&str, bool)> {
-    let steps = decision.steps.iter();
-    let leaving = steps.filter_map(|step| match step {
-        Step::Evict { pod, at_once, .. } => Some((pod.name.as_str(), *at_once)),
-        _ => None,
-    });
-    leaving.collect()
+    taken!(decision, Step::Evict(it) => (it.pod.name.as_str(), it.at_once)).collect()
 }
 
 fn cordoned() -> Observed {
@@ -34,30 +29,25 @@ fn n1_exactly_the_version_that_was_looked_at_leaves_a_cordoned_node_and_task_pod
     there(&mut observed, "waits", |_| ());
     there(&mut observed, "runs", |pod| pod.started = true);
     let decision = reconcile(&observed);
-    let [
-        Step::Evict {
-            pod: first,
-            at_once: true,
-            unless_exists: None,
-            update: None,
-            ..
-        },
-        Step::Evict {
-            pod: second,
-            at_once: false,
-            unless_exists: None,
-            raise: None,
-            update: None,
-            control: None,
-            reason,
-        },
-    ] = &decision.steps[..]
-    else {
+    let [Step::Evict(first), Step::Evict(second)] = &decision.steps[..] else {
         panic!("{:?}", decision.steps);
     };
-    assert_eq!(*first, observed.pods["waits"].object);
-    assert_eq!(*second, observed.pods[&pod_name(&observed)].object);
-    assert_eq!(codes(std::slice::from_ref(reason)), ["PodEvacuated"]);
+    let expect = |pod: &str, at_once, own| Eviction {
+        pod: observed.pods[pod].object.clone(),
+        at_once,
+        unless_exists: None,
+        own,
+        raise: false,
+        record: None,
+        control: None,
+        reason: second.reason.clone(),
+    };
+    assert_eq!(first.pod, expect("waits", true, None).pod);
+    assert_eq!((first.at_once, &first.unless_exists), (true, &None));
+    let own = observed.placeholders[&name(&observed)].clone();
+    assert_eq!(*second, expect(&pod_name(&observed), false, Some(own)));
+    let reason = second.reason.clone();
+    assert_eq!(codes(&[reason]), ["PodEvacuated"]);
 }
 
 #[test]
@@ -72,22 +62,17 @@ fn n1_nobody_leaves_a_good_node_or_a_run_that_is_done_and_only_the_leader_moves_
     assert_eq!(reconcile(&follower).steps, []);
 }
 
-/// For each pod that leaves its node: its name, and the placeholder that gets the higher PriorityClass before the deletion.
-fn raising(decision: &Decision) -> Vec<(&str, Option<&str>)> {
-    let steps = decision.steps.iter();
-    let raising = steps.filter_map(|step| match step {
-        Step::Evict { pod, raise, .. } => Some((pod.name.as_str(), raise.as_deref())),
-        _ => None,
-    });
-    raising.collect()
+/// For each pod that leaves its node: its name, and whether its placeholder gets the higher PriorityClass before the deletion.
+fn raising(decision: &Decision) -> Vec<(&str, bool)> {
+    taken!(decision, Step::Evict(it) => (it.pod.name.as_str(), it.raise)).collect()
 }
 
 #[test]
 fn n1_n8_a_placeholder_of_our_class_gets_the_higher_class_before_it_leaves_its_node() {
     let mut observed = cordoned();
-    let (placeholder, pod) = (name(&observed), pod_name(&observed));
+    let pod = pod_name(&observed);
     own(&mut observed).priority_class = Some(PLACEHOLDER_CLASS.to_owned());
-    let raised = [(pod.as_str(), Some(placeholder.as_str()))];
+    let raised = [(pod.as_str(), true)];
     assert_eq!(raising(&reconcile(&observed)), raised);
     // `kubectl drain` has deleted the pod already.
     own_pod(&mut observed).object.deleting = true;
@@ -105,7 +90,7 @@ fn n1_n8_a_placeholder_of_our_class_gets_the_higher_class_before_it_leaves_its_n
     let decision = reconcile(&observed);
     assert_eq!(raising(&decision), []);
     assert_eq!(decision.again, Again::After(RAISED - soon));
-    let leaves = [(pod.as_str(), None)];
+    let leaves = [(pod.as_str(), false)];
     observed.since.insert(sight, RAISED);
     assert_eq!(raising(&reconcile(&observed)), leaves);
     observed.since.clear();
@@ -141,17 +126,11 @@ fn n1_a_node_that_is_not_known_is_looked_for_before_it_counts_as_gone() {
     let mut observed = observed();
     Arc::make_mut(&mut observed.nodes).remove("node-1");
     let decision = reconcile(&observed);
-    let [
-        Step::Evict {
-            at_once: true,
-            unless_exists: Some(node),
-            ..
-        },
-    ] = &decision.steps[..]
-    else {
+    let [Step::Evict(eviction)] = &decision.steps[..] else {
         panic!("{:?}", decision.steps);
     };
-    assert_eq!(node, "node-1");
+    assert!(eviction.at_once);
+    assert_eq!(eviction.unless_exists.as_deref(), Some("node-1"));
 }
 
 /// For example, Kubernetes itself deletes the pods on a node with a `NoExecute` taint, perhaps before the manager does.
@@ -183,16 +162,15 @@ fn n1_the_first_move_is_made_at_once_and_later_ones_wait_longer_and_longer() {
             observed.now += moment;
         }
         let decision = reconcile(&observed);
-        let [Step::Evict { update, .. }] = &decision.steps[..] else {
+        let [Step::Evict(Eviction { record, .. })] = &decision.steps[..] else {
             panic!("after {pause} s: {:?}", decision.steps);
         };
-        let record = update.as_ref().map(|update| update.record.clone());
         let evacuated = record.as_ref().and_then(|record| record.evacuated.as_ref());
         let written = evacuated.map(|evacuated| (evacuated.times, evacuated.last));
         // The first move is not recorded: the age of the next pod shows the move.
         assert_eq!(written, (times > 0).then_some((times + 1, observed.now)));
         let now = observed.now;
-        own(&mut observed).record = record.unwrap_or_default();
+        own(&mut observed).record = record.clone().unwrap_or_default();
         own_pod(&mut observed).created = Some(now - Duration::from_secs(1));
     }
 }
@@ -248,20 +226,14 @@ fn n1_p1_a_pod_without_a_controller_leaves_once_it_has_one_that_keeps_the_record
     choose_pods(&mut observed);
     only_a_pod(&mut observed);
     let decision = reconcile(&observed);
-    let [
-        Step::Evict {
-            pod,
-            update: Some(update),
-            control: Some(spec),
-            ..
-        },
-    ] = &decision.steps[..]
-    else {
+    let [Step::Evict(eviction)] = &decision.steps[..] else {
         panic!("{:?}", decision.steps);
     };
-    assert_eq!(*pod, observed.pods[&pod_name(&observed)].object);
+    assert_eq!(eviction.pod, observed.pods[&pod_name(&observed)].object);
+    let spec = eviction.control.as_ref().unwrap();
     assert_eq!(spec.name.as_str(), name(&observed));
-    assert_eq!(update.record.evacuated.as_ref().unwrap().times, 1);
+    let record = eviction.record.as_ref().unwrap();
+    assert_eq!(record.evacuated.as_ref().unwrap().times, 1);
     // `kubectl drain` has deleted the pod already.
     own_pod(&mut observed).object.deleting = true;
     assert_eq!(leaving(&reconcile(&observed)).len(), 1);
@@ -279,12 +251,12 @@ fn n1_p1_the_controller_creates_the_next_pod_once_the_old_pod_is_gone() {
     own.parked = true;
     // The manager ended between the creation of the controller and the deletion of the pod.
     let decision = reconcile(&observed);
-    let [Step::Evict { control: None, .. }] = &decision.steps[..] else {
+    let [Step::Evict(Eviction { control: None, .. })] = &decision.steps[..] else {
         panic!("{:?}", decision.steps);
     };
     let pod = pod_name(&observed);
     observed.pods.remove(&pod);
-    let start = Step::Start(name(&observed));
+    let start = Step::Start(observed.placeholders[&name(&observed)].clone());
     assert_eq!(reconcile(&observed).steps, [start]);
 }
 

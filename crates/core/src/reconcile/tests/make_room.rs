@@ -30,27 +30,15 @@ fn pinned(mode: Mode, uses: &str) -> Observed {
 
 /// If the placeholder leaves its node: the number of times that it has left a node, including this time, and the old node.
 pub(super) fn left(decision: &Decision) -> Option<(u32, &str)> {
-    decision.steps.iter().find_map(|step| match step {
-        Step::Evict {
-            update: Some(update),
-            ..
-        } => {
-            let moved = update.record.moved.as_ref()?;
-            Some((moved.times, update.record.left.as_deref()?))
-        }
-        _ => None,
-    })
+    let mut records =
+        taken!(decision, Step::Evict(Eviction { record: Some(record), .. }) => record);
+    records.find_map(|it| Some((it.moved.as_ref()?.times, it.left.as_deref()?)))
 }
 
 /// The names of the pods that the manager lets run without their placeholder. The number counts these steps for the pod's
 /// TaskRun, including this step.
 pub(super) fn let_go(decision: &Decision) -> Vec<(&str, u32)> {
-    let steps = decision.steps.iter();
-    let pods = steps.filter_map(|step| match step {
-        Step::LetGo { pod, times, .. } => Some((pod.name.as_str(), *times)),
-        _ => None,
-    });
-    pods.collect()
+    taken!(decision, Step::LetGo { pod, times, .. } => (pod.name.as_str(), *times)).collect()
 }
 
 fn asks(decision: &Decision) -> bool {
@@ -82,10 +70,10 @@ fn n2_a_placeholder_leaves_once_that_has_settled_and_the_api_server_says_whose_t
     answer(&mut observed, &decision, |_| ());
     let decision = reconcile(&observed);
     assert_eq!(left(&decision), Some((1, "node-1")));
-    let [Step::Evict { reason, .. }] = &decision.steps[..] else {
+    let [Step::Evict(eviction)] = &decision.steps[..] else {
         panic!("{:?}", decision.steps);
     };
-    assert_eq!(reason.code.as_str(), "PlaceholderMoved");
+    assert_eq!(eviction.reason.code.as_str(), "PlaceholderMoved");
     // Two seconds later, the answer is too old for a step, so the API server is asked again.
     observed.now += 2 * SECOND;
     let decision = reconcile(&observed);
@@ -118,7 +106,8 @@ fn n2_the_next_pod_starts_gated_before_the_placeholder_leaves() {
     let mut observed = waiting();
     own(&mut observed).gated = false;
     let decision = settled(&mut observed);
-    assert_eq!(decision.steps, [Step::Gate(name(&observed))]);
+    let own_object = observed.placeholders[&name(&observed)].clone();
+    assert_eq!(decision.steps, [Step::Gate(own_object)]);
     own(&mut observed).gated = true;
     own(&mut observed).observed = false;
     assert_eq!(settled(&mut observed).steps, []);
@@ -277,6 +266,16 @@ fn n2_a_placeholder_leaves_only_if_a_node_that_suits_the_pod_has_the_gpu_that_th
     assert!(!check([0, 2], true, false, "a"));
     assert!(check([0, 2], true, true, "a"));
     assert!(!check([0, 2], false, false, "b"));
+    // Another pod does not wait with a pod that lacks a resource everywhere.
+    let mut several = waiting();
+    pod(&mut several, "waits").needs.requests = gpus(1);
+    let mut waits_too = task("waits-too", &name(&several), 2000);
+    unschedulable(
+        &mut waits_too,
+        "0/2 nodes are available: 2 Insufficient cpu.",
+    );
+    add(&mut several, waits_too);
+    assert!(left(&settled(&mut several)).is_some());
     // No move helps if the volumes are out of reach of the other node.
     let mut zonal = waiting();
     pod(&mut zonal, "waits").needs.requests = gpus(2);

@@ -116,14 +116,9 @@ pub(super) fn confirm(observed: &mut Observed, pod: &str, own: bool) {
 
 /// For each pod whose gate is removed: the CPU requests to try, in order, and the nodes that may take the pod.
 fn opening(observed: &Observed) -> Vec<(Vec<i128>, Place)> {
-    let steps = reconcile(observed).steps.into_iter();
-    let opening = steps.filter_map(|step| match step {
-        Step::Open { sizes, place, .. } => {
-            Some((sizes.iter().map(|it| it.milli_cpu).collect(), place))
-        }
-        _ => None,
-    });
-    opening.collect()
+    let cpu = |sizes: &[Amounts]| sizes.iter().map(|it| it.milli_cpu).collect();
+    let decision = reconcile(observed);
+    taken!(decision, Step::Open { sizes, place, .. } => (cpu(sizes), place.clone())).collect()
 }
 
 /// The CPU requests to try for the only pod, in order.
@@ -138,13 +133,9 @@ fn place(observed: &Observed) -> Place {
 
 /// The CPU request to which the pod is reduced, and the code of the Event.
 fn shrinking(decision: &Decision) -> Option<(i128, Option<&str>)> {
-    decision.steps.iter().find_map(|step| match step {
-        Step::Shrink { size, reason, .. } => {
-            let code = reason.as_ref().map(|reason| reason.code.as_str());
-            Some((size.milli_cpu, code))
-        }
-        _ => None,
-    })
+    let mut shrinking = taken!(decision, Step::Shrink { size, reason, .. } => (size, reason));
+    let (size, reason) = shrinking.next()?;
+    Some((size.milli_cpu, reason.as_ref().map(|it| it.code.as_str())))
 }
 
 #[test]
@@ -238,6 +229,11 @@ fn b3_a_placeholder_returns_to_pods_that_run_unless_their_node_is_bad() {
         pod(&mut observed, "a").phase = phase;
         assert_eq!(opening(&observed), [(vec![], home.clone())]);
     }
+    let task_run = pod(&mut observed, "a")
+        .controller
+        .replace(owner("Job", "any", "any"));
+    assert_eq!(place(&observed).only, None, "the pod has no TaskRun");
+    pod(&mut observed, "a").controller = task_run;
     node(&mut observed, "node-1").unschedulable = true;
     assert_eq!(opened(&observed), [3550, 2050]);
     assert_eq!(place(&observed).only, None);
@@ -308,8 +304,10 @@ fn n2_a_placeholder_that_asks_for_a_pods_own_kind_of_node_asks_for_this_pod_only
 #[test]
 fn b3_n2_a_placeholder_that_finds_no_node_asks_again_where_its_runs_pods_are() {
     let leaves = |observed: &Observed| {
-        let mut steps = reconcile(observed).steps.into_iter();
-        steps.any(|step| matches!(step, Step::Evict { update: None, .. }))
+        let decision = reconcile(observed);
+        taken!(decision, Step::Evict(Eviction { record: None, .. }) => ())
+            .next()
+            .is_some()
     };
     for (limit, gone) in [
         (Some("nodes that pod a can use"), "a"),
@@ -355,17 +353,9 @@ fn fails(observed: &mut Observed) {
     (refusal.no_node, refusal.failed) = (false, true);
 }
 
-fn pod_a(observed: &mut Observed) -> &mut Pod {
-    Arc::make_mut(observed.pods.get_mut("a").unwrap())
-}
-
 fn evictions(observed: &Observed) -> Vec<&'static str> {
-    let steps = reconcile(observed).steps.into_iter();
-    let codes = steps.filter_map(|step| match step {
-        Step::Evict { reason, .. } => Some(reason.code.as_str()),
-        _ => None,
-    });
-    codes.collect()
+    let decision = reconcile(observed);
+    taken!(decision, Step::Evict(it) => it.reason.code.as_str()).collect()
 }
 
 const MOVED: &[&str] = &["PlaceholderMoved"];
@@ -375,7 +365,7 @@ const MOVED: &[&str] = &["PlaceholderMoved"];
 fn p2_a_placeholder_that_could_not_be_bound_returns_at_once_to_pods_that_were_bound_beside_it() {
     let mut observed = not_bound(Mode::PipelineRuns);
     assert!(evictions(&observed).is_empty(), "no pod is bound");
-    pod_a(&mut observed).node = Some("node-1".to_owned());
+    pod(&mut observed, "a").node = Some("node-1".to_owned());
     for reserves in ["placement", "peak"] {
         let mut observed = observed.clone();
         set_reserves(&mut observed, reserves);
@@ -418,7 +408,7 @@ fn p2_a_placeholder_that_could_not_be_bound_returns_at_once_to_pods_that_were_bo
     }
     // Another isolated run may have taken the nominated node.
     let mut isolated = not_bound(Mode::IsolatePipelineRun);
-    pod_a(&mut isolated).node = Some("node-1".to_owned());
+    pod(&mut isolated, "a").node = Some("node-1".to_owned());
     nominates(&mut isolated);
     assert_eq!(evictions(&isolated), MOVED);
     isolated.has_rivals = false;
@@ -439,12 +429,12 @@ fn p2_m4_an_isolated_placeholder_that_could_not_be_bound_does_not_wait_until_its
         assert_eq!(evictions(&observed), expect);
     };
     let said =
-        |text: &'static str| move |observed: &mut Observed| unschedulable(pod_a(observed), text);
+        |text: &'static str| move |observed: &mut Observed| unschedulable(pod(observed, "a"), text);
     check(&said("persistentvolumeclaim \"source\" not found"), MOVED);
     check(&said("0/2 nodes are available"), &[]);
     let nominated = |observed: &mut Observed| {
         said("0/2 nodes are available")(observed);
-        let refusal = pod_a(observed).unscheduled.as_mut().unwrap();
+        let refusal = pod(observed, "a").unscheduled.as_mut().unwrap();
         refusal.nominated = Some("node-1".to_owned());
     };
     check(&nominated, MOVED);
@@ -462,25 +452,18 @@ fn p2_after_a_failed_binding_the_gate_stays_until_the_node_of_the_runs_pods_is_k
     let mut observed = not_bound(Mode::IsolatePipelineRun);
     pass(&mut observed, SECOND);
     // The pod is deleted, and its controller creates the next one.
-    let pod = own_pod(&mut observed).object.name.clone();
-    let mut next = observed.pods.remove(&pod);
+    let gone = own_pod(&mut observed).object.name.clone();
+    let mut next = Pod::clone(&observed.pods.remove(&gone).unwrap());
     pass(&mut observed, Duration::ZERO);
-    let pod = Arc::make_mut(next.as_mut().unwrap());
-    pod.unscheduled = None;
-    let labels = pod.placeholder.as_mut().unwrap();
+    next.unscheduled = None;
+    let labels = next.placeholder.as_mut().unwrap();
     (labels.gated, labels.asks) = (true, cpu(50));
-    add(&mut observed, pod.clone());
+    add(&mut observed, next);
     let opens = |observed: &Observed| {
-        let mut steps = reconcile(observed).steps.into_iter();
-        steps.find_map(|step| match step {
-            Step::Open {
-                place,
-                sizes,
-                unless_followed,
-                ..
-            } => Some((place.only, sizes.len(), unless_followed)),
-            _ => None,
-        })
+        let decision = reconcile(observed);
+        let mut opens = taken!(decision, Step::Open { place, sizes, unless_followed, .. } =>
+            (place.only.clone(), sizes.len(), *unless_followed));
+        opens.next()
     };
     for leads in [true, false] {
         observed.leads = leads;
@@ -488,7 +471,7 @@ fn p2_after_a_failed_binding_the_gate_stays_until_the_node_of_the_runs_pods_is_k
     }
     observed.leads = true;
     let mut known = observed.clone();
-    pod_a(&mut known).node = Some("node-1".to_owned());
+    pod(&mut known, "a").node = Some("node-1".to_owned());
     assert_eq!(opens(&known), Some((Some("node-1".to_owned()), 0, false)));
     let mut alone = observed.clone();
     alone.pods.remove("a");
@@ -595,11 +578,11 @@ fn b3_a_placeholder_comes_back_if_it_is_not_reduced() {
         assert_eq!(left(&pass(&mut observed, SECOND)), None);
         let decision = reconcile(&observed);
         assert_eq!(left(&decision), Some((1, "node-1")));
-        let Some(Step::Evict { reason, update, .. }) = decision.steps.first() else {
+        let Some(Step::Evict(eviction)) = decision.steps.first() else {
             panic!("{:?}", decision.steps);
         };
-        assert_eq!(reason.code.as_str(), "ReservationRefused");
-        assert!(update.as_ref().unwrap().record.keeps_room);
+        assert_eq!(eviction.reason.code.as_str(), "ReservationRefused");
+        assert!(eviction.record.as_ref().unwrap().keeps_room);
         own(&mut observed).record.moved = once(&observed, 5, SECOND);
         assert_eq!(left(&reconcile(&observed)), None);
     }
@@ -614,20 +597,6 @@ fn b3_a_placeholder_that_gives_room_up_in_many_steps_does_not_leave() {
         labels(&mut observed).asks = cpu(asks);
         assert_eq!(left(&pass(&mut observed, 2 * SECOND)), None, "{asks}");
     }
-}
-
-#[test]
-fn b3_m8_a_pod_without_a_task_run_is_no_reason_to_return_to_its_node() {
-    let check = |kind: &str| {
-        let mut observed = gated();
-        let mut there = on_node_1("there", 0);
-        there.follows = vec![name(&observed)];
-        there.controller = Some(owner(kind, "any", "any"));
-        add(&mut observed, there);
-        place(&observed).only
-    };
-    assert_eq!(check("TaskRun").as_deref(), Some("node-1"));
-    assert_eq!(check("Job"), None);
 }
 
 #[test]
@@ -663,13 +632,10 @@ fn b3_n7_a_reservation_that_few_nodes_could_hold_is_given_up_and_the_author_hear
 
 /// The CPU requests to try for the pod of the placeholder that is created, if the pod has no gate.
 fn creating(observed: &Observed) -> Option<Vec<i128>> {
-    let steps = reconcile(observed).steps.into_iter();
-    let mut sizes = steps.filter_map(|step| match step {
-        Step::Create { sizes, .. } => Some(sizes),
-        _ => None,
-    });
+    let decision = reconcile(observed);
+    let mut sizes = taken!(decision, Step::Create { sizes, .. } => sizes);
     let sizes = sizes.next().expect("a step that creates the placeholder");
-    Some(sizes?.iter().map(|it| it.milli_cpu).collect())
+    Some(sizes.as_ref()?.iter().map(|it| it.milli_cpu).collect())
 }
 
 #[test]

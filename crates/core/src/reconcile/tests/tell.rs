@@ -154,35 +154,6 @@ fn n3_a_claim_without_a_volume_is_told_after_a_moment() {
     assert_eq!(said(&reconcile(&observed)), (vec![code], Some(code)));
 }
 
-/// The API server refused the placeholder's object. The replica that was called has written the annotation.
-#[test]
-fn n3_a_refusal_stays_on_the_run_until_the_placeholder_exists() {
-    let mut observed = bare(Mode::PipelineRuns, &[CLAIM]);
-    assert_eq!(said(&reconcile(&observed)), (vec![], Some("")));
-    change_run(&mut observed, |run| {
-        run.annotations
-            .insert(BLOCKED.to_owned(), quota().to_annotation());
-    });
-    assert_eq!(said(&reconcile(&observed)), (vec![], None));
-    let mut exists = super::observed();
-    exists.run = observed.run.clone();
-    // The names of the two runs' placeholders differ, because each admission chooses another group.
-    let name = name(&exists);
-    let placeholder = exists.placeholders.pop_first().unwrap().1;
-    exists.placeholders.insert(name.clone(), placeholder);
-    let mut pod = exists.pods.pop_first().unwrap().1;
-    Arc::make_mut(&mut pod).placeholder.as_mut().unwrap().name = name;
-    exists.pods.insert(pod.object.name.clone(), pod);
-    assert_eq!(said(&reconcile(&exists)), (vec![], Some("")));
-    // A reason that is no refusal is removed from the annotation.
-    change_run(&mut observed, |run| {
-        let other = Reason::new(ReasonCode::MovesExhausted, "full");
-        run.annotations
-            .insert(BLOCKED.to_owned(), other.to_annotation());
-    });
-    assert_eq!(said(&reconcile(&observed)), (vec![], Some("")));
-}
-
 #[test]
 fn n3_a_claim_that_the_scheduler_has_yet_to_hear_of_is_not_told_to_be_missing() {
     let mut observed = observed();
@@ -389,6 +360,7 @@ fn n3_the_first_cause_is_told_first() {
     assert_eq!(said(&reconcile(&observed)), (vec![], Some("")));
 }
 
+/// The API server refused the placeholder's object. The replica that was called has written the annotation.
 #[test]
 fn n3_a_refusal_stays_on_the_run_until_its_placeholders_exist() {
     #[track_caller]
@@ -402,19 +374,20 @@ fn n3_a_refusal_stays_on_the_run_until_its_placeholders_exist() {
             let annotation = annotation.map(|text| (BLOCKED.to_owned(), text.to_owned()));
             run.annotations.extend(annotation);
         });
-        let blocked = reconcile(&observed).blocked;
-        assert_eq!(blocked.is_none(), stays, "{annotation:?}");
+        let expect = if stays { None } else { Some("") };
+        let decision = reconcile(&observed);
+        assert_eq!(said(&decision), (vec![], expect), "{annotation:?}");
     }
     let refused = quota().to_annotation();
     check(Some(&refused), false, true);
     check(Some(&refused), true, false);
     check(None, false, false);
     check(Some("{}"), false, false);
-    check(
-        Some(r#"{"reason": "VolumeNodeAffinityConflict", "message": ""}"#),
-        false,
-        false,
-    );
+    // A reason that is no refusal is removed from the annotation.
+    for code in ["VolumeNodeAffinityConflict", "MovesExhausted"] {
+        let other = json!({"reason": code, "message": ""}).to_string();
+        check(Some(&other), false, false);
+    }
 }
 
 /// The terms of a volume are alternatives: a node that meets one of them reaches the volume.
@@ -423,8 +396,8 @@ fn n2_a_volume_that_two_nodes_reach_does_not_tie_a_placeholder() {
     let mut observed = observed_in(Mode::PipelineRuns, &[CLAIM]);
     restrict(&mut observed, CLAIM, "kubernetes.io/hostname", "node-1");
     let tied = |observed: &Observed| {
-        let (spec, _, pod) = observed.placed().next().unwrap();
-        observed.tied(spec, pod)
+        let placed = super::super::reserve::placed(observed).next().unwrap();
+        observed.tied(placed.spec, placed.pod)
     };
     assert_eq!(tied(&observed), [CLAIM]);
     let seen = observed.volumes.get_mut(CLAIM).unwrap();

@@ -19,21 +19,24 @@ fn task(cpu: i128, after: &[&str]) -> TaskSize {
     }
 }
 
+fn finally(cpu: i128) -> TaskSize {
+    TaskSize {
+        finally: true,
+        ..task(cpu, &[])
+    }
+}
+
 fn sizes<const N: usize>(tasks: [(&str, TaskSize); N]) -> Sizes {
     Sizes(tasks.map(|(name, size)| (name.to_owned(), size)).into())
 }
 
 #[test]
 fn b3_tasks_before_one_that_has_started_have_ended() {
-    let finally = TaskSize {
-        finally: true,
-        ..task(0, &[])
-    };
     let all = sizes([
         ("a", task(0, &[])),
         ("b", task(0, &["a"])),
         ("c", task(0, &[])),
-        ("f", finally),
+        ("f", finally(0)),
     ]);
     let check = |started: &[&str], expect: &[&str]| {
         let started: Vec<_> = started.iter().map(ToString::to_string).collect();
@@ -62,13 +65,7 @@ fn b3_the_peak_is_of_tasks_that_can_run_at_the_same_time() {
         ("test", task(300, &["clone"])),
         ("lint", task(200, &["clone"])),
         ("build", task(450, &["test", "lint"])),
-        (
-            "report",
-            TaskSize {
-                finally: true,
-                ..task(600, &[])
-            },
-        ),
+        ("report", finally(600)),
     ]);
     check(&all, &[], (600, 600));
     check(&all, &[("report", Ended)], (500, 450));
@@ -91,28 +88,6 @@ fn b3_the_peak_is_of_tasks_that_can_run_at_the_same_time() {
 }
 
 #[test]
-fn b3_every_pod_of_a_matrix_counts_in_the_peak_and_one_in_the_need() {
-    let all = sizes([
-        (
-            "matrix",
-            TaskSize {
-                pods: 4,
-                ..task(100, &[])
-            },
-        ),
-        ("other", task(50, &[])),
-        (
-            "unknown",
-            TaskSize {
-                requests: None,
-                ..task(0, &[])
-            },
-        ),
-    ]);
-    check(&all, &[], (450, 100));
-}
-
-#[test]
 fn b3_what_an_unfinished_custom_task_keeps_from_starting_does_not_count() {
     let custom = |after: &[&str]| TaskSize {
         custom: true,
@@ -124,13 +99,7 @@ fn b3_what_an_unfinished_custom_task_keeps_from_starting_does_not_count() {
         ("approve", custom(&["build"])),
         ("deploy", task(900, &["approve"])),
         ("verify", task(800, &["deploy"])),
-        (
-            "report",
-            TaskSize {
-                finally: true,
-                ..task(700, &[])
-            },
-        ),
+        ("report", finally(700)),
     ]);
     check(&all, &[], (100, 100));
     check(&all, &[("build", Ended)], (0, 0));

@@ -13,19 +13,9 @@ fn done() -> PipelineRun {
 }
 
 fn orphan() -> Value {
-    let set = planned(&run(&["data"])).remove(0);
-    json!({
-        "metadata": {
-            "namespace": "ci", "name": format!("{set}-0"), "uid": "pod-uid", "resourceVersion": "1",
-            "labels": {
-                "tekton.dev/pipelineRunUID": "u",
-                "app.kubernetes.io/component": "affinity-assistant",
-                "app.kubernetes.io/instance": set,
-                "app.kubernetes.io/managed-by": "tekton-coscheduler",
-            },
-        },
-        "spec": {"containers": []},
-    })
+    let mut pod = placeholder_pod_json(&run(&["data"]));
+    pod["metadata"]["ownerReferences"] = json!([]);
+    pod
 }
 
 fn claim(version: &str, deleting: bool, protected: bool) -> Value {
@@ -103,7 +93,7 @@ async fn p6_a_placeholders_pod_that_was_left_behind_is_deleted_by_its_uid_once()
         "{}",
         delete.path
     );
-    assert_eq!(delete.body["preconditions"], json!({"uid": "pod-uid"}));
+    assert_eq!(delete.body["preconditions"], json!({"uid": "p"}));
     assert_eq!(manager.work().await, Outcome::Done);
     assert_eq!(manager.server.short(), [""; 0]);
 }
@@ -257,15 +247,13 @@ async fn p6_nothing_is_released_while_a_finalizer_keeps_the_placeholder() {
     .await;
     manager.cache.apply_run(done());
     manager.cache.apply_placeholder(placeholder(&run));
-    let key = key();
-    let call = manager.reconciler.call(&key, Purpose::Release);
-    let (released, _) = tokio::join!(call, manager.work());
+    let (released, _) = manager.called(Purpose::Release).await;
     assert_eq!(released.unwrap().released, Some(Released::InProgress));
     assert_eq!(
         manager.server.short(),
         [format!("DELETE {}", planned(&run)[0])]
     );
-    let observed = manager.cache.observe(&key);
+    let observed = manager.cache.observe(&key());
     assert!(
         observed
             .placeholders

@@ -120,12 +120,7 @@ async fn refused(
     })
     .await;
     manager.cache.apply_run(run.clone());
-    let key = key();
-    let (looked, _) = tokio::join!(
-        manager.reconciler.call(&key, Purpose::Ensure),
-        manager.work()
-    );
-    looked.unwrap_err();
+    manager.called(Purpose::Ensure).await.0.unwrap_err();
     let said = said(&manager);
     (manager, said)
 }
@@ -146,12 +141,7 @@ async fn n3_a_refusal_of_our_own_write_is_told_at_once_by_the_replica_that_was_c
         assert_eq!(events, [reason]);
         assert_eq!(annotation.unwrap()["reason"], reason);
         // A second call publishes nothing, because the Event and the annotation exist already.
-        let key = key();
-        let (looked, _) = tokio::join!(
-            manager.reconciler.call(&key, Purpose::Ensure),
-            manager.work()
-        );
-        looked.unwrap_err();
+        manager.called(Purpose::Ensure).await.0.unwrap_err();
         assert_eq!(said(&manager), (vec![], None));
     }
     // The same reason with another message causes one more Event, but does not change the annotation.
@@ -176,11 +166,7 @@ async fn n3_what_passes_by_itself_is_not_told_after_a_call() {
     })
     .await;
     manager.cache.apply_run(run);
-    let key = key();
-    let (looked, outcome) = tokio::join!(
-        manager.reconciler.call(&key, Purpose::Ensure),
-        manager.work()
-    );
+    let (looked, outcome) = manager.called(Purpose::Ensure).await;
     assert!(matches!(&*looked.unwrap_err(), Error::Terminating { .. }));
     assert_eq!((outcome, said(&manager)), (Outcome::Retry, (vec![], None)));
 }

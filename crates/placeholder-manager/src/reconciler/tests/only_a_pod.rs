@@ -13,24 +13,13 @@ fn run_with_pod() -> PipelineRun {
     run
 }
 
-/// The placeholder's pod, controlled by the run, as Kubernetes JSON.
-fn own_pod(run: &PipelineRun, node: Option<&str>, phase: &str) -> Value {
-    let name = &planned(run)[0];
-    json!({
-        "metadata": {
-            "namespace": run.namespace, "name": format!("{name}-0"), "uid": "p", "resourceVersion": "7",
-            "labels": {
-                "tekton.dev/pipelineRunUID": run.uid,
-                "app.kubernetes.io/component": "affinity-assistant",
-                "app.kubernetes.io/instance": name,
-                "app.kubernetes.io/managed-by": "tekton-coscheduler",
-            },
-            "ownerReferences": [{
-                "apiVersion": "tekton.dev/v1", "kind": "PipelineRun", "name": run.name, "uid": run.uid, "controller": true}],
-        },
-        "spec": {"containers": [], "nodeName": node},
-        "status": {"phase": phase},
-    })
+/// The placeholder's pod on node-1, controlled by the run, as Kubernetes JSON.
+fn own_pod(run: &PipelineRun, phase: &str) -> Value {
+    let mut pod = placeholder_pod_json(run);
+    pod["metadata"]["ownerReferences"] = set(run, "5")["metadata"]["ownerReferences"].clone();
+    pod["spec"]["nodeName"] = "node-1".into();
+    pod["status"] = json!({"phase": phase});
+    pod
 }
 
 /// The short forms of these requests, without requests about claims and about the resources of API v1.
@@ -44,7 +33,7 @@ fn shorts(asked: &[Asked]) -> Vec<String> {
 #[tokio::test(start_paused = true)]
 async fn p1_the_manager_creates_the_pod_and_deletes_one_that_has_ended() {
     let run = run_with_pod();
-    let old = own_pod(&run, Some("node-1"), "Failed");
+    let old = own_pod(&run, "Failed");
     let manager = Manager::new(true, move |asked| match asked.method {
         Method::POST if asked.last() == "pods" => status(409, "AlreadyExists", "exists"),
         Method::GET if asked.last() == "pods" => {
@@ -54,11 +43,7 @@ async fn p1_the_manager_creates_the_pod_and_deletes_one_that_has_ended() {
     })
     .await;
     manager.cache.apply_run(run.clone());
-    let key = key();
-    let ensure = manager.reconciler.call(&key, Purpose::Ensure);
-    let (ensured, ()) = tokio::join!(ensure, async {
-        manager.work().await;
-    });
+    let (ensured, _) = manager.called(Purpose::Ensure).await;
     assert_eq!(
         ensured.unwrap_err().to_string(),
         format!("placeholder ci/{} is still being deleted", planned(&run)[0])
@@ -101,9 +86,7 @@ async fn creating(
     })
     .await;
     manager.cache.apply_run(run);
-    let key = key();
-    let ensure = manager.reconciler.call(&key, Purpose::Ensure);
-    drop(tokio::join!(ensure, manager.work()));
+    drop(manager.called(Purpose::Ensure).await);
     let asked = manager.server.asked();
     let events = asked.iter().filter(|it| it.path.contains("/events"));
     let told = events.map(|it| it.body["reason"].as_str().unwrap().to_owned());
@@ -156,7 +139,7 @@ async fn cordoned(
 ) -> Manager {
     let manager = Manager::new(true, answer).await;
     manager.cache.apply_run(run.clone());
-    let pod = read_pod(own_pod(run, Some("node-1"), "Running"));
+    let pod = read_pod(own_pod(run, "Running"));
     manager.cache.apply_pod(pod);
     manager.cache.apply_node(node("node-1", true));
     manager
@@ -186,7 +169,7 @@ async fn n1_the_pod_gets_a_successor_before_it_leaves_which_starts_once_the_pod_
     assert_eq!(set.body["spec"]["replicas"], 0);
     assert_eq!(record(set)["evacuated"]["times"], 1);
     // The watch still shows the pod, but the placeholder has a controller.
-    let pod = read_pod(own_pod(&run, Some("node-1"), "Running"));
+    let pod = read_pod(own_pod(&run, "Running"));
     manager.cache.apply_pod(pod);
     let gone = ("ci".to_owned(), format!("{name}-0"));
     manager.cache.delete_pod(&gone);
@@ -200,7 +183,7 @@ async fn n1_the_pod_gets_a_successor_before_it_leaves_which_starts_once_the_pod_
 async fn n1_the_successor_waits_until_a_pod_that_has_ended_is_deleted() {
     let run = run_with_pod();
     let name = planned(&run)[0].clone();
-    let ended = own_pod(&run, Some("node-1"), "Failed");
+    let ended = own_pod(&run, "Failed");
     let manager = cordoned(&run, move |asked| match (&asked.method, asked.last()) {
         (_, "statefulsets") => created(asked),
         (&Method::GET, "pods") => (200, json!({"metadata": {}, "items": [ended.clone()]})),
@@ -236,9 +219,7 @@ async fn p6_the_pod_of_a_run_that_has_ended_is_deleted() {
     let run = run_with_pod();
     let manager = Manager::new(true, usual).await;
     manager.cache.apply_run(run.clone());
-    manager
-        .cache
-        .apply_pod(read_pod(own_pod(&run, Some("node-1"), "Running")));
+    manager.cache.apply_pod(read_pod(own_pod(&run, "Running")));
     manager
         .cache
         .delete_run(&("ci".to_owned(), run.name.clone()));
