@@ -24,7 +24,7 @@ use integration_tests::look::node;
 use integration_tests::nodes::POOL;
 use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
-use integration_tests::{Scene, shared_with_overrides};
+use integration_tests::{Scene, alone_with, shared_with_overrides};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::jiff::Timestamp;
@@ -48,22 +48,25 @@ const TOLD: Duration = Duration::from_secs(10);
 /// Makes the tests of this file run one after the other, because each sets the configuration and measures times.
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Runs a test on the shared bed with Karpenter, with this value of `placeholder-reserves`.
-fn shared(reserves: Reserves, test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
-    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let config = Config {
+fn bed() -> Config {
+    Config {
         nodes: 1,
         karpenter: true,
         ..Config::default()
-    };
-    let change = |services: &mut ServicesConfig| {
-        let wait = ("PEAK_WAIT".to_owned(), "2m".to_owned());
-        services.environment.push(wait);
-    };
-    shared_with_overrides(config, change, async |scene| {
-        scene.set_reserves(reserves).await?;
-        test(scene).await
-    })
+    }
+}
+
+/// Runs a test on the shared bed with Karpenter, with this value of `placeholder-reserves`.
+fn shared(reserves: Reserves, test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    shared_with_overrides(
+        bed(),
+        |_| (),
+        async |scene| {
+            scene.set_reserves(reserves).await?;
+            test(scene).await
+        },
+    )
 }
 
 /// A scene with two nodes of two CPUs and 4Gi, to which Karpenter may add nodes.
@@ -208,13 +211,18 @@ fn n7_an_autoscaler_adds_nodes_for_runs_that_reserve_nothing() -> Outcome {
     in_each_mode(Reserves::Nothing, &[6])
 }
 
-/// The placeholder waits with the room for all four tasks until Karpenter has added a node for it.
+/// With `--peak-wait`, the placeholder waits with the room for all four tasks until Karpenter has added a node for it.
 #[test]
 fn n7_b3_an_autoscaler_adds_a_node_for_the_tasks_that_run_side_by_side() -> Outcome {
-    shared(Reserves::Placement, async |scene| {
+    let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+    let change = |services: &mut ServicesConfig| {
+        services.mode = Some("pipelineruns".to_owned());
+        let wait = ("PEAK_WAIT".to_owned(), "2m".to_owned());
+        services.environment.push(wait);
+    };
+    alone_with(bed(), change, async |scene| {
         let scene = elastic(scene.stack).await?;
         let run = run("run")
-            .in_mode("pipelineruns")
             .in_pool_of(&scene)
             .template_of_class("source", MOVABLE_STORAGE_CLASS)
             .task("one", &["source"], &[]);
