@@ -1,5 +1,5 @@
 //! The labels of placeholders and claims. Folder `placeholder` of crate `kubernetes` adds two labels to those of
-//! [`of_placeholder`], the run's uid and [`MANAGED_BY`], and writes all labels on placeholders and claims.
+//! `of_placeholder`, the run's uid and [`MANAGED_BY`], and writes all labels on placeholders and claims.
 
 use std::collections::BTreeMap;
 
