@@ -3,10 +3,9 @@
 //! stay (P7, V4).
 #![allow(clippy::unwrap_used, clippy::panic)]
 
-use std::time::Duration;
-
 use anyhow::{Context as _, ensure};
 use coscheduler_kubernetes::pipeline_run::PipelineRun;
+use integration_tests::look::until;
 use integration_tests::runs::run;
 use integration_tests::sets::only_pods;
 use integration_tests::{Scene, alone_with};
@@ -22,8 +21,6 @@ type Outcome = anyhow::Result<()>;
 
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 const RUN_UID: &str = "tekton.dev/pipelineRunUID";
-/// How long the test waits.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Creates a StatefulSet that looks like a placeholder, with these labels in addition. It creates no pods.
 async fn set(
@@ -81,28 +78,12 @@ fn owners(run: Option<&PipelineRun>, controller: bool) -> Value {
     reference.into_iter().collect()
 }
 
-/// The lines in the manager's log about deleted leftovers: their run, and the rest of the line.
-fn said(scene: &Scene<'_>) -> anyhow::Result<Vec<(String, String)>> {
+/// True if the manager's log has a line with all these parts.
+fn is_said(scene: &Scene<'_>, parts: &[&str]) -> anyhow::Result<bool> {
     let log = scene.stack.services.log(Service::PlaceholderManager);
     let log = std::fs::read_to_string(log).context("failed to read the manager's log")?;
-    let swept = log
-        .lines()
-        .filter(|line| line.contains("deleted leftovers of an ended run"));
-    let run = |line: &str| {
-        Some(
-            line.split_once("pipeline_run=\"")?
-                .1
-                .split_once('"')?
-                .0
-                .to_owned(),
-        )
-    };
-    let what = |line: &str| Some(line.split_once("kind=")?.1.to_owned());
-    let mut said: Vec<_> = swept
-        .filter_map(|line| Some((run(line)?, what(line)?)))
-        .collect();
-    said.sort();
-    Ok(said)
+    let mut lines = log.lines();
+    Ok(lines.any(|line| parts.iter().all(|part| line.contains(part))))
 }
 
 #[test]
@@ -204,37 +185,19 @@ fn n6_p6_what_another_version_and_another_mode_left_is_swept_and_said() -> Outco
                 .await?;
             assert_eq!(left.len(), 2, "{left:#?}");
 
-            let name = |digits: &str| format!("affinity-assistant-{digits}");
-            let sets = |names: &[String]| {
-                let count = names.len();
-                format!(
-                    "\"StatefulSet\" names=\"{}\" count={count}",
-                    names.join(", ")
-                )
-            };
-            let expected = [
-                (
-                    "done".to_owned(),
-                    format!("\"PersistentVolumeClaim\" names=\"{of_another}\" count=1"),
-                ),
-                (
-                    "done".to_owned(),
-                    sets(&[name("0000000001"), name("0000000002")]),
-                ),
-                ("left-alone".to_owned(), sets(&[name("0000000003")])),
-            ];
-            let told = async {
-                loop {
-                    let mut said = said(scene)?;
-                    said.sort();
-                    if said.len() >= expected.len() {
-                        return anyhow::Ok(said);
-                    }
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            };
-            let told = tokio::time::timeout(PATIENCE, told).await;
-            assert_eq!(told.context("it was not said")??, expected);
+            for (run, object) in [
+                (&done, "placeholder=\"affinity-assistant-0000000001\""),
+                (&done, "placeholder=\"affinity-assistant-0000000002\""),
+                (&done, "claim=\"of-another-version\""),
+                (&left_alone, "placeholder=\"affinity-assistant-0000000003\""),
+            ] {
+                let (uid, name) = (run.uid().unwrap(), run.name_any());
+                let name = format!("pipeline_run=\"{name}\"");
+                let found = ["found objects of an ended run", &uid, &name];
+                let deleted = ["deleted ", &uid, object];
+                let said = async || Ok(is_said(scene, &found)? && is_said(scene, &deleted)?);
+                until(object, said).await?;
+            }
 
             // The sweep that found the other objects has checked all these objects too.
             for request in scene.requests_since(integration_tests::audit::Mark::default())? {

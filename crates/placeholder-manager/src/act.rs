@@ -28,7 +28,6 @@ use tracing::{debug, info, warn};
 
 use crate::cache::RunKey;
 use crate::error::Error;
-use crate::placeholder;
 use crate::reconciler::Reconciler;
 use crate::requests::Resized;
 
@@ -311,8 +310,8 @@ impl Reconciler {
             return self.delete_orphan(key, &pod).await;
         }
         let left = self.requests.delete_placeholder(namespace, own).await?;
-        info!(namespace, placeholder = own.name, "deleted placeholder");
-        self.findings.deleted(key, placeholder::KIND, &own.name);
+        let (uid, placeholder) = (&key.uid, &own.name);
+        info!(namespace, uid, placeholder, "deleted placeholder");
         let name = (namespace.clone(), own.name.clone());
         match left {
             Some(left) => self.cache.refresh_placeholder(left),
@@ -325,10 +324,10 @@ impl Reconciler {
         let left = self.requests.delete_pod(&key.namespace, pod).await?;
         info!(
             namespace = key.namespace,
+            uid = key.uid,
             pod = pod.name,
             "deleted pod of a placeholder"
         );
-        self.findings.deleted(key, "Pod", &pod.name);
         match left.and_then(pods::view) {
             Some(left) => self.cache.refresh_pod(left),
             None => drop(

@@ -27,11 +27,10 @@ impl Reconciler {
         let left = self.requests.delete_claim(&key.namespace, claim).await?;
         info!(
             namespace = key.namespace,
+            uid = key.uid,
             claim = claim.name,
             "deleted claim"
         );
-        self.findings
-            .deleted(key, "PersistentVolumeClaim", &claim.name);
         match left {
             Some(left) => self.cache.refresh_claim(left),
             None => drop(
@@ -43,25 +42,30 @@ impl Reconciler {
     }
 
     /// Removes finalizer `pvc-protection` from these claims. A claim keeps the finalizer in two cases: a pod that has neither
-    /// succeeded nor failed uses the claim (V4), or the claim has changed since the decision.
+    /// succeeded nor failed uses the claim (V4), or the claim has changed since the decision. If a request fails, the requests
+    /// about the other claims are still sent.
     pub(crate) async fn unprotect(
         &self,
         key: &RunKey,
         candidates: &[Arc<KnownClaim>],
     ) -> Result<(), Error> {
         let pods = self.requests.live_pods(&key.namespace).await?;
+        let mut outcome = Ok(());
         for claim in unprotectable(candidates, &pods) {
             let name = (key.namespace.clone(), claim.object.name.clone());
             let known = self.cache.claim(&name);
             if known.is_none_or(|(known, _)| known != *claim) {
                 continue;
             }
-            match self.requests.unprotect(claim).await? {
-                Some(left) => self.cache.refresh_claim(left),
-                None => drop(self.cache.delete_claim(&name)),
+            match self.requests.unprotect(claim).await {
+                Ok(Some(left)) => self.cache.refresh_claim(left),
+                Ok(None) => drop(self.cache.delete_claim(&name)),
+                // It would hold up the next request too.
+                Err(error) if error.is_webhook_down() => return Err(error),
+                Err(error) => outcome = outcome.and(Err(error)),
             }
         }
-        Ok(())
+        outcome
     }
 }
 

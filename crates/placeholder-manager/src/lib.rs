@@ -135,7 +135,7 @@ pub async fn start(args: Args, process: Process) -> anyhow::Result<()> {
                 () = shutdown.cancelled() => return,
             }
             tokio::select! {
-                () = sweep::sweep(&cache, &queue, &reconciler.findings) => {}
+                () = sweep::sweep(&cache, &queue) => {}
                 () = shutdown.cancelled() => {}
             }
         };

@@ -23,7 +23,6 @@ use crate::error::Error;
 use crate::memory::Memory;
 use crate::metrics::Published;
 use crate::requests::Requests;
-use crate::sweep::Findings;
 
 /// The largest number of rounds that follow each other without a pause. Most clean-ups need fewer.
 const ROUNDS: usize = 16;
@@ -34,7 +33,6 @@ pub(crate) struct Reconciler {
     pub(crate) requests: Requests,
     pub(crate) leadership: Leadership,
     pub(crate) memory: Memory,
-    pub(crate) findings: Findings,
     pub(crate) published: Published,
     queue: Queue<RunKey>,
     /// See [`Observed::peak_wait`].
@@ -82,7 +80,6 @@ impl Reconciler {
             leadership,
             peak_wait,
             memory: Memory::default(),
-            findings: Findings::default(),
             published: Published::default(),
             queue,
             callers: Mutex::new(Some(Callers::new())),
@@ -185,15 +182,9 @@ impl Reconciler {
             let uses_answers = acted.asked && !asked;
             asked |= acted.asked;
             let Decision {
-                released,
-                sights,
-                again,
-                ..
+                released, again, ..
             } = decision;
-            if released == Some(Released::Done) || released == Some(Released::RunActive) {
-                self.findings.settle(key);
-            }
-            self.memory.keep(key, &observed, sights, released);
+            self.memory.keep(key, &observed, decision.sights, released);
             failed.append(&mut acted.failed);
             refused = acted.refused;
             // Another placeholder of the run may wait for the answers, so a failed step must not delay their use.
