@@ -191,12 +191,8 @@ fn n6_p6_what_another_version_and_another_mode_left_is_swept_and_said() -> Outco
                 (&done, "claim=\"of-another-version\""),
                 (&left_alone, "placeholder=\"affinity-assistant-0000000003\""),
             ] {
-                let (uid, name) = (run.uid().unwrap(), run.name_any());
-                let name = format!("pipeline_run=\"{name}\"");
-                let found = ["found objects of an ended run", &uid, &name];
-                let deleted = ["deleted ", &uid, object];
-                let said = async || Ok(is_said(scene, &found)? && is_said(scene, &deleted)?);
-                until(object, said).await?;
+                let deleted = ["deleted ", &run.uid().unwrap(), object];
+                until(object, async || is_said(scene, &deleted)).await?;
             }
 
             // The sweep that found the other objects has checked all these objects too.

@@ -107,7 +107,7 @@ pub enum Step {
         sizes: Vec<Amounts>,
         /// The nodes that may take the pod.
         place: Place,
-        /// True if the placeholder had another pod before, and the manager knows no node to which the new pod must return. The
+        /// True if the placeholder perhaps had another pod before, and the manager knows no node to which the new pod must return. The
         /// scheduler may have bound pods of the run to the node of the previous pod, and the watch may not have reported these
         /// bindings yet. So the manager first lists the pods. If the list shows such a new binding, the gate stays.
         unless_followed: bool,

@@ -1,6 +1,5 @@
 //! Deletes the claims of a run that has ended, and removes their finalizer `kubernetes.io/pvc-protection`. Module
-//! `claims_to_delete` of `core` decides which claims, and when. No other module deletes claims, and every replica may delete them.
-//! The claims of a deleted run are left to Kubernetes' garbage collector.
+//! `claims_to_delete` of `core` decides which claims, and when. No other module deletes claims. Every replica may delete them.
 
 use std::sync::Arc;
 

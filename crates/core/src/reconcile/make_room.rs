@@ -81,10 +81,7 @@ impl<'a> Placed<'a> {
         }
         let claims = self.observed.tied(self.spec, self.pod);
         if claims.is_empty() {
-            // A resource that a pod lacks everywhere must not keep the other pods waiting.
-            let mut pods = waiting.iter();
-            let helped = pods.find(|pod| self.lacking_elsewhere(pod, node).is_none());
-            return self.ask_anew(node, helped.unwrap_or(first), decision);
+            return self.ask_anew(node, first, decision);
         }
         self.let_go(waiting, decision);
         let tied = waiting.iter().find(|pod| !self.is_free(pod))?;
@@ -168,8 +165,7 @@ impl<'a> Placed<'a> {
             let record = Record {
                 left: Some(node.to_owned()),
                 moved: before.moved.clone().filter(|_| before.ended >= ended),
-                // A new leader may not know all ended pods yet.
-                ended: ended.max(before.ended),
+                ended,
                 ..before.clone()
             };
             decision.steps.push(ask_again(self, record, reason));

@@ -10,6 +10,7 @@ use crate::observed::{Observed, Pod};
 use crate::pinned::Pinned;
 use crate::pipeline_run::PipelineRun;
 use crate::plan::PlaceholderSpec;
+use crate::reconcile::apart::left_out;
 use crate::sizes::{Demand, Progress, Sizes, TaskSize};
 use crate::subsets;
 
@@ -66,14 +67,17 @@ impl Observed {
         {
             let sizes = Sizes::read(&run.annotations).unwrap_or_default();
             let pinned = Pinned::of(run).ok().flatten();
-            let held: BTreeSet<String> = spec.claims().collect();
+            let tied = tied && !spec.is_isolated();
+            let mut held: BTreeSet<String> = spec.claims().collect();
+            if tied {
+                held = &held - &left_out(self, spec);
+            }
             let uses_claim = |pinned: &Pinned, task: &TaskSize| {
                 task.workspaces.iter().any(|workspace| {
                     let claim = pinned.claims.get(workspace);
                     claim.is_some_and(|it| held.contains(&it.name(workspace, &run.uid)))
                 })
             };
-            let tied = tied && !spec.is_isolated();
             let progress = self.progress(run, &sizes);
             demand = sizes.demand(&progress, |name, task| match &pinned {
                 Some(pinned) if pinned.mode == Mode::Workspaces => uses_claim(pinned, task),

@@ -186,10 +186,10 @@ async fn n6_a_run_that_is_not_known_is_looked_up_before_its_objects_go() {
 }
 
 /// The run has ended, and two of its claims are left.
-fn leave_two_claims(manager: &Manager) {
+fn leave_two_claims(manager: &Manager, deleting: bool) {
     manager.cache.apply_run(done());
     for name in ["one", "two"] {
-        let mut claim = claim("1", false, true);
+        let mut claim = claim("1", deleting, true);
         claim["metadata"]["name"] = name.into();
         manager.cache.apply_claim(read_claim(claim));
     }
@@ -206,7 +206,7 @@ async fn n6_a_failure_is_tried_again_and_keeps_no_other_step_waiting() {
         _ => usual(asked),
     })
     .await;
-    leave_two_claims(&manager);
+    leave_two_claims(&manager, false);
     assert_eq!(manager.work().await, Outcome::Retry);
     assert_eq!(manager.server.short(), ["DELETE one", "DELETE two"]);
     assert_eq!(manager.work().await, Outcome::Done);
@@ -215,6 +215,23 @@ async fn n6_a_failure_is_tried_again_and_keeps_no_other_step_waiting() {
         format!("{:?}", manager.reconciler.memory).contains("{}"),
         "n8: nothing is remembered"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn p6_a_claim_that_cannot_be_changed_keeps_no_other_claim_waiting() {
+    let number = AtomicUsize::new(0);
+    let manager = Manager::new(false, move |asked| match asked.method {
+        Method::PATCH if number.fetch_add(1, Ordering::SeqCst) == 0 => {
+            status(403, "Forbidden", "no")
+        }
+        Method::PATCH => status(404, "NotFound", "gone"),
+        _ => usual(asked),
+    })
+    .await;
+    leave_two_claims(&manager, true);
+    assert_eq!(manager.work().await, Outcome::Retry);
+    let expected = ["GET pods", "PATCH one", "PATCH two"];
+    assert_eq!(manager.server.short(), expected);
 }
 
 /// Each request would take as long as the API server waits for the webhook, up to thirty seconds.
@@ -229,7 +246,7 @@ async fn n3_a_webhook_that_is_down_is_not_asked_about_each_claim() {
         _ => usual(asked),
     })
     .await;
-    leave_two_claims(&manager);
+    leave_two_claims(&manager, false);
     assert_eq!(manager.work().await, Outcome::Retry);
     assert_eq!(manager.server.short(), ["DELETE one"]);
 }

@@ -6,46 +6,49 @@ use super::*;
 
 /// A run whose placeholder has a gated pod, and whose task pod waits. The API server answers resizes with `resized` if it is
 /// not `None`, and refuses each change of the nodes that may take the pod.
-async fn gated(resized: fn() -> Option<(u16, Value)>) -> Manager {
+async fn gated(resized: Option<(u16, Value)>) -> Manager {
+    let name = pod_name();
     let manager = waiting("data", move |asked| {
         if asked.body["spec"].get("affinity").is_some() {
             return status(422, "Invalid", "spec.affinity: Forbidden");
         }
         let gated = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {
-            "namespace": "ci", "name": asked.last(), "uid": "p", "resourceVersion": "9"}, "spec": {"containers": []}});
+            "namespace": "ci", "name": name, "uid": "p", "resourceVersion": "9"}, "spec": {"containers": []}});
+        let list = json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [gated]});
         match (&asked.method, asked.last()) {
-            (&Method::PATCH, "resize") => resized().unwrap_or((200, gated)),
-            (&Method::PATCH, name) if name.ends_with("-0") => (200, gated),
-            (&Method::GET, "pods") => {
-                let mut pod = gated;
-                pod["metadata"]["name"] = format!("{}-0", planned(&run(&["data"]))[0]).into();
-                (200, json!({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": [pod]}))
-            }
+            (&Method::PATCH, "resize") => resized.clone().unwrap_or((200, gated)),
+            (&Method::PATCH, last) if last == name => (200, gated),
+            (&Method::GET, "pods") => (200, list),
             _ => usual(asked),
         }
     })
     .await;
-    change_pod(&manager, |pod| {
-        pod.node = None;
-        pod.object.resource_version = "8".to_owned();
-        pod.placeholder.as_mut().unwrap().gated = true;
-    });
+    change_pod(&manager, gate);
     let own = Answer {
         own: true,
         ..Answer::default()
     };
-    let waits = manager.cache.observe(&key()).pods["waits"].clone();
     let memory = &manager.reconciler.memory;
-    memory.answered(&key(), &waits.object.uid, own);
+    memory.answered(&key(), "uid-of-waits", own);
     manager
+}
+
+fn pod_name() -> String {
+    format!("{}-0", planned(&run(&["data"]))[0])
 }
 
 /// Changes the placeholder's pod in the cache.
 fn change_pod(manager: &Manager, change: impl FnOnce(&mut Pod)) {
-    let name = format!("{}-0", planned(&run(&["data"]))[0]);
-    let mut pod = Pod::clone(&manager.cache.observe(&key()).pods[&name]);
+    let mut pod = Pod::clone(&manager.cache.observe(&key()).pods[&pod_name()]);
     change(&mut pod);
     manager.cache.apply_pod(pod);
+}
+
+/// Makes the pod a new one, which still has its gate.
+fn gate(pod: &mut Pod) {
+    pod.node = None;
+    pod.object.resource_version = "8".to_owned();
+    pod.placeholder.as_mut().unwrap().gated = true;
 }
 
 /// The requests about the pod, and the codes of the Events.
@@ -61,16 +64,11 @@ async fn opened(manager: &Manager) -> (Vec<Asked>, Vec<String>) {
 /// Kubernetes before 1.33 does not serve subresource `pods/resize`. Its error then names no object.
 #[tokio::test]
 async fn b3_a_gated_pod_is_resized_for_the_waiting_pod_and_then_opened_even_without_pods_resize() {
-    let missing = || {
-        let (code, mut answer) = status(404, "NotFound", "no such resource");
-        answer["details"] = json!({});
-        Some((code, answer))
-    };
-    for (manager, events) in [
-        (gated(|| None).await, vec![]),
-        (gated(missing).await, vec!["ReservationRefused"]),
-    ] {
-        let (asked, told) = opened(&manager).await;
+    let (code, mut missing) = status(404, "NotFound", "no such resource");
+    missing["details"] = json!({});
+    let missing = Some((code, missing));
+    for (resized, events) in [(None, vec![]), (missing, vec!["ReservationRefused"])] {
+        let (asked, told) = opened(&gated(resized).await).await;
         let [resize, list, limited, open] = &asked[..] else {
             panic!("{asked:?}");
         };
@@ -88,8 +86,8 @@ async fn b3_a_gated_pod_is_resized_for_the_waiting_pod_and_then_opened_even_with
 /// The API server compares the uid like any other field that must not change.
 #[tokio::test]
 async fn b3_a_gated_pod_that_was_replaced_is_left_alone() {
-    let replaced = || Some(status(422, "Invalid", "metadata.uid: field is immutable"));
-    let (asked, told) = opened(&gated(replaced).await).await;
+    let replaced = status(422, "Invalid", "metadata.uid: field is immutable");
+    let (asked, told) = opened(&gated(Some(replaced)).await).await;
     let lasts: Vec<_> = asked.iter().map(Asked::last).collect();
     assert_eq!((lasts, told), (vec!["resize"], vec![]));
 }
@@ -97,28 +95,22 @@ async fn b3_a_gated_pod_that_was_replaced_is_left_alone() {
 /// The API server tries three times to count the pod in its quota, while other pods of the namespace change the quota.
 #[tokio::test]
 async fn b3_a_gated_pod_is_resized_again_after_a_conflict_about_a_quota() {
-    let conflict = || {
-        let (code, mut answer) = status(
-            409,
-            "Conflict",
-            "Operation cannot be fulfilled on resourcequotas",
-        );
-        answer["details"] = json!({"name": "quota", "kind": "resourcequotas"});
-        Some((code, answer))
-    };
-    let manager = gated(conflict).await;
+    let said = "Operation cannot be fulfilled on resourcequotas";
+    let (code, mut conflict) = status(409, "Conflict", said);
+    conflict["details"] = json!({"name": "quota", "kind": "resourcequotas"});
+    let manager = gated(Some((code, conflict))).await;
     assert_eq!(manager.work().await, Outcome::Retry);
 }
 
 /// Kubernetes 1.33 does not reduce a limit of memory.
 #[tokio::test]
 async fn b3_room_is_given_up_even_if_the_limit_of_memory_must_stay() {
-    let manager = gated(|| Some(status(422, "Invalid", "memory limits cannot be decreased"))).await;
+    let refused = status(422, "Invalid", "memory limits cannot be decreased");
+    let manager = gated(Some(refused)).await;
     change_pod(&manager, |pod| {
         pod.node = Some("node-1".to_owned());
         let placeholder = pod.placeholder.as_mut().unwrap();
-        placeholder.gated = false;
-        placeholder.asks.milli_cpu = 9000;
+        (placeholder.gated, placeholder.asks.milli_cpu) = (false, 9000);
     });
     let (asked, _) = opened(&manager).await;
     let limited = asked.iter().map(|it| {
@@ -144,21 +136,15 @@ async fn n2_a_moved_placeholder_returns_to_a_pod_that_was_bound_meanwhile() {
     })
     .await;
     manager.moved_before(&run(&["data"]));
-    change_pod(&manager, |pod| {
-        pod.node = None;
-        pod.object.resource_version = "8".to_owned();
-        pod.placeholder.as_mut().unwrap().gated = true;
-    });
-    let only = |asked: &[Asked]| Vec::from_iter(asked.iter().map(Asked::short));
+    change_pod(&manager, gate);
     let (asked, _) = opened(&manager).await;
-    assert_eq!(only(&asked), ["GET pods"], "its gate stays");
+    let short = Vec::from_iter(asked.iter().map(Asked::short));
+    assert_eq!(short, ["GET pods"], "its gate stays");
     let waits = &manager.cache.observe(&key()).pods["waits"];
     assert_eq!(waits.node.as_deref(), Some("node-1"));
     // The cache now has the node of every pod that follows the placeholder, so the manager does not list the pods again.
     tokio::time::advance(60 * SECOND).await;
     let (asked, _) = opened(&manager).await;
-    assert!(
-        !asked.iter().any(|it| it.query.contains("labelSelector")),
-        "{asked:?}"
-    );
+    let mut queries = asked.iter().map(|it| &it.query);
+    assert!(!queries.any(|it| it.contains("labelSelector")), "{asked:?}");
 }
