@@ -34,10 +34,12 @@ use crate::pipeline_run::{PipelineRun, RunState};
 use crate::plan::plan;
 use crate::reconcile::evacuate::Node;
 use crate::reconcile::requests::Amounts;
-use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenClaim, SeenVolume};
+use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenVolume};
 
 const CLAIM: &str = "data";
 const SECOND: Duration = Duration::from_secs(1);
+/// What the scheduler says of a pod for which no node has room.
+const NO_ROOM: &str = "0/2 nodes are available: 2 Insufficient cpu.";
 
 /// The run as admission stores it, bound to these claims.
 fn run(mode: Mode, claims: &[&str]) -> PipelineRun {
@@ -71,6 +73,19 @@ fn change_run(observed: &mut Observed, change: impl FnOnce(&mut PipelineRun)) {
     set_run(observed, run);
 }
 
+fn set_annotation(observed: &mut Observed, key: &str, value: &str) {
+    change_run(observed, |run| {
+        run.annotations.insert(key.to_owned(), value.to_owned());
+    });
+}
+
+/// The observation with a change.
+fn changed(observed: &Observed, change: impl FnOnce(&mut Observed)) -> Observed {
+    let mut observed = observed.clone();
+    change(&mut observed);
+    observed
+}
+
 fn the_run(observed: &Observed) -> PipelineRun {
     let (run, _) = observed.run.as_ref().unwrap();
     (**run).clone()
@@ -101,6 +116,13 @@ fn cpu(milli_cpu: i128) -> Amounts {
     }
 }
 
+/// This much CPU, and this number of GPUs.
+fn with_gpus(milli_cpu: i128, gpus: i128) -> Amounts {
+    let mut amounts = cpu(milli_cpu);
+    amounts.others.insert("example.dev/gpu".to_owned(), gpus);
+    amounts
+}
+
 /// The leader's observation of a run without objects.
 fn bare(mode: Mode, claims: &[&str]) -> Observed {
     let mut observed = Observed {
@@ -117,12 +139,11 @@ fn observed_in(mode: Mode, claims: &[&str]) -> Observed {
     let mut observed = bare(mode, claims);
     let specs = observed.planned().to_vec();
     for (index, spec) in specs.iter().enumerate() {
-        let uid = format!("s{index}");
+        let (name, uid) = (spec.name.to_string(), format!("s{index}"));
         let claims: Vec<String> = spec.claims().collect();
         let own = Placeholder {
-            object: object(spec.name.as_str(), &uid),
+            object: object(&name, &uid),
             namespace: "ci".to_owned(),
-            backend: Backend::Controlled,
             controller: Some(owner("PipelineRun", "build", "u")),
             run_uid: "u".to_owned(),
             created: Some(observed.now),
@@ -131,19 +152,14 @@ fn observed_in(mode: Mode, claims: &[&str]) -> Observed {
                 requests: cpu(50),
                 ..Needs::default()
             },
-            priority_class: None,
-            gated: false,
-            parked: false,
             observed: true,
-            record: Record::default(),
+            ..Placeholder::default()
         };
-        let name = spec.name.to_string();
         let pod = Pod {
             object: object(&format!("{name}-0"), &format!("p{index}")),
             controller: Some(owner("StatefulSet", &name, &uid)),
             placeholder: Some(PlaceholderLabels {
                 name: name.clone(),
-                orphaned: false,
                 ..PlaceholderLabels::default()
             }),
             phase: PodPhase::Running,
@@ -156,21 +172,13 @@ fn observed_in(mode: Mode, claims: &[&str]) -> Observed {
         add(&mut observed, pod);
     }
     for claim in claims {
-        let seen = SeenClaim {
-            name: (*claim).to_owned(),
-            volume: Some(SeenVolume::default()),
-            ..SeenClaim::default()
-        };
-        observed.volumes.insert(seen.name.clone(), seen);
+        let seen = observed.volumes.entry((*claim).to_owned()).or_default();
+        (seen.name, seen.volume) = ((*claim).to_owned(), Some(SeenVolume::default()));
     }
-    let nodes = ["node-1", "node-2"].map(|name| {
-        let node = Node {
-            name: name.to_owned(),
-            ..Node::default()
-        };
-        (name.to_owned(), Arc::new(node))
-    });
-    observed.nodes = Arc::new(nodes.into());
+    let nodes = Arc::make_mut(&mut observed.nodes);
+    for name in ["node-1", "node-2"] {
+        Arc::make_mut(nodes.entry(name.to_owned()).or_default()).name = name.to_owned();
+    }
     observed
 }
 
@@ -180,29 +188,20 @@ fn observed() -> Observed {
 
 /// A TaskRun's pod that follows the placeholder, asks for this much CPU, and is not bound.
 fn task(name: &str, follows: &str, milli_cpu: i128) -> Pod {
+    let (task_run, uid) = (format!("task-of-{name}"), format!("t-{name}"));
     Pod {
         object: object(name, &format!("uid-of-{name}")),
         namespace: "ci".to_owned(),
         run_uid: "u".to_owned(),
-        controller: Some(owner(
-            "TaskRun",
-            &format!("task-of-{name}"),
-            &format!("t-{name}"),
-        )),
-        placeholder: None,
+        controller: Some(owner("TaskRun", &task_run, &uid)),
         follows: vec![follows.to_owned()],
         phase: PodPhase::Pending,
-        started: false,
-        node: None,
-        unscheduled: None,
-        gate: None,
-        created: None,
-        bound: None,
         claims: vec![CLAIM.to_owned()],
         needs: Needs {
             requests: cpu(milli_cpu),
             ..Needs::default()
         },
+        ..Pod::default()
     }
 }
 
@@ -214,10 +213,8 @@ fn add(observed: &mut Observed, pod: Pod) {
 fn name(observed: &Observed) -> String {
     let planned = observed.planned().first().map(|spec| spec.name.to_string());
     // A run that is done has no plan any more.
-    let labels = observed
-        .pods
-        .values()
-        .find_map(|pod| pod.placeholder.as_ref());
+    let mut pods = observed.pods.values();
+    let labels = pods.find_map(|pod| pod.placeholder.as_ref());
     let known = observed.placeholders.keys().next().cloned();
     let left = known.or_else(|| labels.map(|labels| labels.name.clone()));
     planned.or(left).unwrap()
@@ -250,28 +247,20 @@ fn node<'a>(observed: &'a mut Observed, name: &str) -> &'a mut Node {
 
 /// Ties a claim to node-1.
 fn pin(observed: &mut Observed, claim: &str) {
-    let term = NodeTerm {
-        fields: vec![NodeRequirement {
-            key: "metadata.name".to_owned(),
-            operator: Operator::In,
-            values: vec!["node-1".to_owned()],
-        }],
-        ..NodeTerm::default()
-    };
+    restrict(observed, claim, "metadata.name", "node-1");
     let seen = observed.volumes.get_mut(claim).unwrap();
-    seen.volume = Some(SeenVolume { terms: vec![term] });
+    let term = &mut seen.volume.as_mut().unwrap().terms[0];
+    std::mem::swap(&mut term.fields, &mut term.expressions);
 }
 
 /// Lets only nodes with this label reach the volume of a claim.
 fn restrict(observed: &mut Observed, claim: &str, key: &str, value: &str) {
-    let term = NodeTerm {
-        expressions: vec![NodeRequirement {
-            key: key.to_owned(),
-            operator: Operator::In,
-            values: vec![value.to_owned()],
-        }],
-        ..NodeTerm::default()
-    };
+    let mut term = NodeTerm::default();
+    term.expressions.push(NodeRequirement {
+        key: key.to_owned(),
+        operator: Operator::In,
+        values: vec![value.to_owned()],
+    });
     let seen = observed.volumes.get_mut(claim).unwrap();
     seen.volume = Some(SeenVolume { terms: vec![term] });
 }
@@ -303,22 +292,16 @@ fn pass(observed: &mut Observed, time: Duration) -> Decision {
 }
 
 /// Gives the API server's answers to the questions in the decision: the pods are the run's own. `change` may change an answer.
-fn answer(observed: &mut Observed, decision: &Decision, change: impl Fn(&mut Answer)) -> usize {
-    let mut answers = BTreeMap::new();
-    for step in &decision.steps {
-        if let Step::Ask { pod, .. } = step {
-            let mut answer = Answer {
-                at: observed.now,
-                own: true,
-                let_go: 0,
-            };
-            change(&mut answer);
-            answers.insert(pod.uid.clone(), answer);
-        }
+fn answer(observed: &mut Observed, decision: &Decision, change: impl Fn(&mut Answer)) {
+    for pod in taken!(decision, Step::Ask { pod, .. } => pod) {
+        let mut answer = Answer {
+            at: observed.now,
+            own: true,
+            let_go: 0,
+        };
+        change(&mut answer);
+        observed.answers.insert(pod.uid.clone(), answer);
     }
-    let asked = answers.len();
-    observed.answers.extend(answers);
-    asked
 }
 
 /// The decision after all conditions have lasted for two seconds, and after the API server has answered.
@@ -354,15 +337,12 @@ fn once(observed: &Observed, times: u32, ago: Duration) -> Option<Done> {
 
 #[test]
 fn a_run_with_its_placeholder_in_place_needs_nothing() {
-    let decision = reconcile(&observed());
-    assert_eq!(
-        decision,
-        Decision {
-            released: Some(Released::RunActive),
-            blocked: Some(None),
-            ..Decision::default()
-        }
-    );
+    let nothing = Decision {
+        released: Some(Released::RunActive),
+        blocked: Some(None),
+        ..Decision::default()
+    };
+    assert_eq!(reconcile(&observed()), nothing);
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn n1_exactly_the_version_that_was_looked_at_leaves_a_cordoned_node_and_task_pod
     let [Step::Evict(first), Step::Evict(second)] = &decision.steps[..] else {
         panic!("{:?}", decision.steps);
     };
-    let expect = |pod: &str, at_once, own| Eviction {
+    let expect = |found: &Eviction, pod: &str, at_once, own| Eviction {
         pod: observed.pods[pod].object.clone(),
         at_once,
         unless_exists: None,
@@ -40,12 +40,12 @@ fn n1_exactly_the_version_that_was_looked_at_leaves_a_cordoned_node_and_task_pod
         raise: false,
         record: None,
         control: None,
-        reason: second.reason.clone(),
+        reason: found.reason.clone(),
     };
-    assert_eq!(first.pod, expect("waits", true, None).pod);
-    assert_eq!((first.at_once, &first.unless_exists), (true, &None));
+    assert_eq!(*first, expect(first, "waits", true, None));
     let own = observed.placeholders[&name(&observed)].clone();
-    assert_eq!(*second, expect(&pod_name(&observed), false, Some(own)));
+    let pod = pod_name(&observed);
+    assert_eq!(*second, expect(second, &pod, false, Some(own)));
     let reason = second.reason.clone();
     assert_eq!(codes(&[reason]), ["PodEvacuated"]);
 }

@@ -1,6 +1,6 @@
 //! Pods that wait although their placeholder is bound (N2, N7).
 
-use super::reserve::{confirm, labels};
+use super::reserve::{MOVED, confirm, evictions, labels, refusal};
 use super::*;
 use crate::reconcile::evacuate::{Taint, Toleration};
 
@@ -14,11 +14,16 @@ pub(super) fn waiting_in(mode: Mode, claims: &[&str], uses: &str) -> Observed {
     for own in observed.placeholders.values_mut() {
         Arc::make_mut(own).gated = true;
     }
-    let mut waits = task("waits", &name(&observed), 2000);
-    waits.claims = vec![uses.to_owned()];
-    unschedulable(&mut waits, "0/2 nodes are available: 2 Insufficient cpu.");
-    add(&mut observed, waits);
+    waits(&mut observed, "waits", uses);
     observed
+}
+
+/// Adds a pod that uses this claim and waits for room beside the placeholder.
+fn waits(observed: &mut Observed, name: &str, uses: &str) {
+    let mut pod = task(name, &self::name(observed), 2000);
+    pod.claims = vec![uses.to_owned()];
+    unschedulable(&mut pod, NO_ROOM);
+    add(observed, pod);
 }
 
 /// As [`waiting`], but the placeholder cannot leave node-1, because only node-1 reaches the volume of its claim.
@@ -42,8 +47,7 @@ pub(super) fn let_go(decision: &Decision) -> Vec<(&str, u32)> {
 }
 
 fn asks(decision: &Decision) -> bool {
-    let mut steps = decision.steps.iter();
-    steps.any(|step| matches!(step, Step::Ask { .. }))
+    taken!(decision, Step::Ask { .. } => ()).count() > 0
 }
 
 /// Checks that no step is taken, and that the next reconcile is due after this many seconds. Then one second passes.
@@ -55,7 +59,7 @@ fn rests(observed: &mut Observed, seconds: u32) {
 }
 
 #[test]
-fn n2_a_placeholder_leaves_once_that_has_settled_and_the_api_server_says_whose_the_pod_is() {
+fn n2_a_placeholder_leaves_once_that_settled_in_one_go_and_the_api_server_says_whose_the_pod_is() {
     let mut observed = waiting();
     rests(&mut observed, 2);
     rests(&mut observed, 1);
@@ -70,14 +74,19 @@ fn n2_a_placeholder_leaves_once_that_has_settled_and_the_api_server_says_whose_t
     answer(&mut observed, &decision, |_| ());
     let decision = reconcile(&observed);
     assert_eq!(left(&decision), Some((1, "node-1")));
-    let [Step::Evict(eviction)] = &decision.steps[..] else {
-        panic!("{:?}", decision.steps);
-    };
-    assert_eq!(eviction.reason.code.as_str(), "PlaceholderMoved");
+    assert_eq!(decision.steps.len(), 1);
+    assert_eq!(evictions(&observed), MOVED);
     // Two seconds later, the answer is too old for a step, so the API server is asked again.
     observed.now += 2 * SECOND;
     let decision = reconcile(&observed);
     assert_eq!((asks(&decision), left(&decision)), (true, None));
+    // What is not wanted any more settles anew.
+    let mut observed = waiting();
+    pass(&mut observed, SECOND);
+    let refusal = pod(&mut observed, "waits").unscheduled.take();
+    pass(&mut observed, SECOND);
+    pod(&mut observed, "waits").unscheduled = refusal;
+    rests(&mut observed, 2);
 }
 
 /// The scheduler is slow if it has many pods. So for a long time, its message may be older than the placeholder's binding. If
@@ -105,24 +114,13 @@ fn m4_n2_a_placeholder_stays_until_the_scheduler_has_tried_the_pod_on_its_node()
 fn n2_the_next_pod_starts_gated_before_the_placeholder_leaves() {
     let mut observed = waiting();
     own(&mut observed).gated = false;
-    let decision = settled(&mut observed);
-    let own_object = observed.placeholders[&name(&observed)].clone();
-    assert_eq!(decision.steps, [Step::Gate(own_object)]);
+    let gate = Step::Gate(observed.placeholders[&name(&observed)].clone());
+    assert_eq!(settled(&mut observed).steps, [gate]);
     own(&mut observed).gated = true;
     own(&mut observed).observed = false;
     assert_eq!(settled(&mut observed).steps, []);
     own(&mut observed).observed = true;
     assert!(left(&settled(&mut observed)).is_some());
-}
-
-#[test]
-fn n2_what_is_not_wanted_any_more_settles_anew() {
-    let mut observed = waiting();
-    pass(&mut observed, SECOND);
-    let refusal = pod(&mut observed, "waits").unscheduled.take();
-    pass(&mut observed, SECOND);
-    pod(&mut observed, "waits").unscheduled = refusal;
-    rests(&mut observed, 2);
 }
 
 #[test]
@@ -136,11 +134,7 @@ fn n2_only_the_leader_makes_room_and_not_for_a_run_that_is_done_or_cannot_be_rea
     }
     check(|observed| (observed.leads, observed.called) = (false, true));
     check(|observed| change_run(observed, |run| run.state = RunState::Done));
-    let unreadable = |run: &mut PipelineRun| {
-        let mode = run.annotations.get_mut(crate::annotations::MODE).unwrap();
-        *mode = "sideways".to_owned();
-    };
-    check(|observed| change_run(observed, unreadable));
+    check(|observed| set_annotation(observed, crate::annotations::MODE, "sideways"));
     check(|observed| own(observed).object.deleting = true);
     check(|observed| own_pod(observed).object.deleting = true);
     check(|observed| own_pod(observed).node = None);
@@ -171,9 +165,7 @@ fn n2_p7_nothing_is_done_or_said_for_a_pod_of_another_run_and_it_keeps_no_own_po
         assert_eq!(blocked(&decision), Some(""));
     }
     let mut observed = waiting();
-    let mut foreign = (*observed.pods["waits"]).clone();
-    foreign.object = object("a-foreign-pod", "f");
-    add(&mut observed, foreign);
+    waits(&mut observed, "a-foreign-pod", CLAIM);
     confirm(&mut observed, "a-foreign-pod", false);
     assert_eq!(left(&settled(&mut observed)), Some((1, "node-1")));
 }
@@ -193,7 +185,13 @@ fn n2_why_nothing_helps_is_reported_for_the_runs_own_pods() {
 }
 
 #[test]
-fn n2_all_placeholders_of_a_run_share_its_five_moves() {
+fn n2_moves_wait_longer_and_longer_whichever_replica_made_them_and_all_placeholders_share_five() {
+    let mut observed = waiting();
+    own(&mut observed).record.moved = once(&observed, 3, Duration::ZERO);
+    for seconds in [4, 3, 2, 1] {
+        rests(&mut observed, seconds);
+    }
+    assert_eq!(left(&settled(&mut observed)), Some((4, "node-1")));
     let after = |times: [u32; 2], ended: &[&str]| {
         let mut observed = waiting_in(Mode::Workspaces, &["one", "two"], "one");
         observed.ended = ended.iter().map(|name| (*name).to_owned()).collect();
@@ -203,111 +201,73 @@ fn n2_all_placeholders_of_a_run_share_its_five_moves() {
         }
         settled(&mut observed)
     };
-    let fifth = after([2, 2], &[]);
-    assert_eq!(left(&fifth), Some((3, "node-1")));
+    assert_eq!(left(&after([2, 2], &[])), Some((3, "node-1")));
     let sixth = after([2, 3], &[]);
     assert_eq!(sixth.steps, []);
     assert_eq!(blocked(&sixth), Some("MovesExhausted"));
     // A pod has ended since the last move, so the run made progress, and the count begins anew.
-    let progress = after([2, 3], &["done"]);
-    assert_eq!(left(&progress), Some((1, "node-1")));
+    assert_eq!(left(&after([2, 3], &["done"])), Some((1, "node-1")));
 }
 
 /// Kubernetes resizes no extended resource, so the placeholder cannot ask for it.
 #[test]
 fn n2_a_placeholder_leaves_only_if_a_node_that_suits_the_pod_has_the_gpu_that_the_pod_lacks() {
-    let gpus = |amount| Amounts {
-        others: [("example.dev/gpu".to_owned(), amount)].into(),
-        ..cpu(8000)
+    const MISSING: Option<&str> = Some("ResourceMissing");
+    let taint = Taint {
+        key: "example.dev/gpu".to_owned(),
+        effect: "NoSchedule".to_owned(),
+        ..Taint::default()
     };
-    let check = |[here, there]: [i128; 2], tainted: bool, tolerated: bool, selector: &str| {
+    let toleration = Toleration {
+        exists: true,
+        ..Toleration::default()
+    };
+    // Both nodes are in pool `a`. A row has the GPUs of each node, the taints of node-2, the pod's tolerations, and its pool.
+    for (case, gpus, taints, tolerations, pool, leaves) in [
+        ("node-2 has enough", [0, 2], 0, 0, "a", true),
+        ("it has too few", [0, 1], 0, 0, "a", false),
+        ("only node-1 has enough", [2, 0], 0, 0, "a", false),
+        ("it has a taint", [0, 2], 1, 0, "a", false),
+        ("the pod tolerates it", [0, 2], 1, 1, "a", true),
+        ("no node is of the pod's pool", [0, 2], 0, 0, "b", false),
+    ] {
         let mut observed = waiting();
-        let pod = pod(&mut observed, "waits");
-        pod.needs.requests = gpus(2);
-        pod.needs.selector = [("pool".to_owned(), selector.to_owned())].into();
-        if tolerated {
-            pod.needs.tolerations.push(Toleration {
-                exists: true,
-                ..Toleration::default()
-            });
+        let needs = &mut pod(&mut observed, "waits").needs;
+        needs.requests = with_gpus(8000, 2);
+        needs.selector = [("pool".to_owned(), pool.to_owned())].into();
+        needs.tolerations = vec![toleration.clone(); tolerations];
+        for (name, gpus) in ["node-1", "node-2"].into_iter().zip(gpus) {
+            node(&mut observed, name).allocatable = with_gpus(8000, gpus);
+            node(&mut observed, name).labels = [("pool".to_owned(), "a".to_owned())].into();
         }
-        let own = node(&mut observed, "node-1");
-        own.allocatable = gpus(here);
-        own.labels = [("pool".to_owned(), "a".to_owned())].into();
-        let other = node(&mut observed, "node-2");
-        other.allocatable = gpus(there);
-        other.labels = [("pool".to_owned(), "a".to_owned())].into();
-        if tainted {
-            other.taints.push(Taint {
-                key: "example.dev/gpu".to_owned(),
-                effect: "NoSchedule".to_owned(),
-                ..Taint::default()
-            });
-        }
+        node(&mut observed, "node-2").taints = vec![taint.clone(); taints];
         let decision = settled(&mut observed);
-        let leaves = left(&decision).is_some();
-        let stays = blocked(&decision) == Some("ResourceMissing");
-        assert_ne!(leaves, stays, "{decision:?}");
-        if stays {
-            assert_eq!(decision.again, Again::After(60 * SECOND));
+        assert_eq!(left(&decision).is_some(), leaves, "{case}: {decision:?}");
+        assert_eq!(blocked(&decision) == MISSING, !leaves, "{case}");
+        if !leaves {
+            assert_eq!(decision.again, Again::After(60 * SECOND), "{case}");
             // The scheduler may be about to bind the pod beside its placeholder, if the pod may run there.
             own_pod(&mut observed).bound = Some(observed.now);
-            let at_once = blocked(&settled(&mut observed)) == Some("ResourceMissing");
-            assert_eq!(at_once, selector != "a");
+            let at_once = blocked(&settled(&mut observed)) == MISSING;
+            assert_eq!(at_once, pool != "a", "{case}");
         }
-        leaves
-    };
-    assert!(check([0, 2], false, false, "a"));
-    assert!(!check([0, 1], false, false, "a"), "it has too few");
-    assert!(
-        !check([2, 0], false, false, "a"),
-        "only this node has enough"
-    );
-    assert!(!check([0, 2], true, false, "a"));
-    assert!(check([0, 2], true, true, "a"));
-    assert!(!check([0, 2], false, false, "b"));
-    // Another pod does not wait with a pod that lacks a resource everywhere.
-    let mut several = waiting();
-    pod(&mut several, "waits").needs.requests = gpus(1);
-    let mut waits_too = task("waits-too", &name(&several), 2000);
-    unschedulable(
-        &mut waits_too,
-        "0/2 nodes are available: 2 Insufficient cpu.",
-    );
-    add(&mut several, waits_too);
-    assert!(left(&settled(&mut several)).is_some());
+    }
     // No move helps if the volumes are out of reach of the other node.
     let mut zonal = waiting();
-    pod(&mut zonal, "waits").needs.requests = gpus(2);
-    node(&mut zonal, "node-2").allocatable = gpus(2);
-    for (node, zone) in [("node-1", "a"), ("node-2", "b")] {
-        let labels = &mut self::node(&mut zonal, node).labels;
-        labels.insert("zone".to_owned(), zone.to_owned());
+    pod(&mut zonal, "waits").needs.requests = with_gpus(8000, 2);
+    node(&mut zonal, "node-2").allocatable = with_gpus(8000, 2);
+    for (name, zone) in [("node-1", "a"), ("node-2", "b")] {
+        node(&mut zonal, name).labels = [("zone".to_owned(), zone.to_owned())].into();
     }
     restrict(&mut zonal, CLAIM, "zone", "a");
     let decision = settled(&mut zonal);
-    assert_eq!(
-        (left(&decision), blocked(&decision)),
-        (None, Some("ResourceMissing"))
-    );
-}
-
-#[test]
-fn n2_moves_wait_longer_and_longer_whichever_replica_made_them() {
-    let mut observed = waiting();
-    own(&mut observed).record.moved = once(&observed, 3, Duration::ZERO);
-    for seconds in [4, 3, 2, 1] {
-        rests(&mut observed, seconds);
-    }
-    assert_eq!(left(&settled(&mut observed)), Some((4, "node-1")));
+    assert_eq!((left(&decision), blocked(&decision)), (None, MISSING));
 }
 
 #[test]
 fn n2_pods_are_let_go_together_by_their_task_runs_and_only_where_they_may_be() {
     let mut observed = pinned(Mode::PipelineRuns, "own");
-    let mut other = (*observed.pods["waits"]).clone();
-    other.object = object("waits-too", "w2");
-    add(&mut observed, other);
+    waits(&mut observed, "waits-too", "own");
     let decision = settled(&mut observed);
     let let_go = ["waits", "waits-too"].map(|pod| Step::LetGo {
         pod: observed.pods[pod].object.clone(),
@@ -317,10 +277,8 @@ fn n2_pods_are_let_go_together_by_their_task_runs_and_only_where_they_may_be() {
         reason: crate::event_texts::pod_let_go(pod, &name(&observed)),
     });
     assert_eq!(decision.steps, let_go);
-    for (mode, claim) in [
-        (Mode::PipelineRuns, CLAIM),
-        (Mode::IsolatePipelineRun, "own"),
-    ] {
+    let isolated = Mode::IsolatePipelineRun;
+    for (mode, claim) in [(Mode::PipelineRuns, CLAIM), (isolated, "own")] {
         let decision = settled(&mut pinned(mode, claim));
         assert_eq!(decision.steps, [], "{mode:?} {claim}");
         assert_eq!(blocked(&decision), Some("ClaimsNotMovable"));
@@ -337,8 +295,7 @@ fn n2_a_placeholder_that_waits_for_a_node_of_its_zone_lets_other_pods_go() {
     assert_eq!(let_go(&settled(&mut observed)), [("waits", 1)]);
     // The scheduler has not decided about the newest size.
     observed.since.clear();
-    let refusal = own_pod(&mut observed).unscheduled.as_mut();
-    refusal.unwrap().is_newest = false;
+    refusal(&mut observed).is_newest = false;
     assert_eq!(let_go(&settled(&mut observed)), []);
 }
 
@@ -369,11 +326,9 @@ fn n2_claims_in_use_are_not_left() {
     ] {
         let (mut own, mut shared) = (waiting(), waiting());
         let follows = if follows { name(&own) } else { String::new() };
-        let resident = Pod {
-            node: Some(node.to_owned()),
-            claims: vec![claim.to_owned()],
-            ..task("resident", &follows, 0)
-        };
+        let mut resident = task("resident", &follows, 0);
+        resident.node = Some(node.to_owned());
+        resident.claims = vec![claim.to_owned()];
         shared.sharing.push(Arc::new(resident.clone()));
         add(&mut own, resident);
         let stayed = [own, shared].map(|mut it| left(&settled(&mut it)).is_none());
