@@ -2,7 +2,7 @@
 //! default never replaces an invalid value (M7).
 
 mod backend;
-mod flags;
+mod flag_table;
 mod image;
 mod lists;
 
@@ -24,7 +24,7 @@ use crate::words::words;
 use lists::{read_namespaces, read_overrides};
 
 pub use backend::Backend;
-pub use flags::{MigrationPhase, UnknownTruth, behaviour, parse_bool, tekton_coschedule};
+pub use flag_table::{MigrationPhase, UnknownTruth, behaviour, parse_bool, tekton_coschedule};
 
 /// Key of the mode (TEP-0135, "Configuration"). Default: `workspaces`.
 pub const COSCHEDULE: &str = "coschedule";

@@ -1,5 +1,5 @@
-//! The reasons for decisions, each with code, severity and text. This module and its folder contain the texts of Events. Other
-//! modules fill in some parts of these texts:
+//! The reasons for decisions, each with code, severity and text. This module and its folder contain the texts of Events. The folder
+//! has one file for each topic, such as `placement.rs`. Other modules fill in some parts of these texts:
 //!
 //! - `plan.rs`: the pods that share a placeholder; `volumes.rs`, `Conflict`: the nodes that reach each volume;
 //! - `reconcile/requests.rs`: amounts of resources;

@@ -1,5 +1,6 @@
-//! The labels of placeholders and claims. Folder `placeholder` of crate `kubernetes` adds two labels to those of
-//! `of_placeholder`, the run's uid and [`MANAGED_BY`], and writes all labels on placeholders and claims.
+//! The labels of placeholders and claims, and the labels of pods and nodes that other rules name. Folder `placeholder` of crate
+//! `kubernetes` adds two labels to those of `of_placeholder`, the run's uid and [`MANAGED_BY`], and writes all labels on
+//! placeholders and claims. `plan/claims.rs` combines the labels of a claim with those in its author's template.
 
 use std::collections::BTreeMap;
 

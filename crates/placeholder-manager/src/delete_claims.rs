@@ -1,5 +1,6 @@
-//! Deletes the claims of a run that has ended, and removes their finalizer `kubernetes.io/pvc-protection`. Module
-//! `claims_to_delete` of `core` decides which claims, and when. No other module deletes claims. Every replica may delete them.
+//! Deletes the claims of a run that has ended or is gone, and removes their finalizer `kubernetes.io/pvc-protection`. Modules
+//! `claims_to_delete` and `clean_up` of `core` decide which claims, and when. No other module deletes claims. Every replica may
+//! delete them.
 
 use std::sync::Arc;
 

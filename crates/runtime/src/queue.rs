@@ -1,4 +1,5 @@
-//! A work queue of keys. Watches of Kubernetes objects push the keys of changed objects, and a worker works on them.
+//! A work queue of keys. Watches of Kubernetes objects push the keys of changed objects, calls push keys too, and tasks work on
+//! them.
 //!
 //! Only one task at a time works on a key:
 //!
@@ -6,7 +7,7 @@
 //! - If a key is pushed while a task works on it, the key goes to the end of its namespace's line when the task ends, also
 //!   after a failure.
 //! - If the work fails, the queue retries it with exponential backoff and jitter until it succeeds. A key that is pushed during
-//!   a backoff is worked on at once. Only a success ends the backoff.
+//!   a pause does not wait for the end of the pause. But if the work then fails again, the next pause is longer.
 //!
 //! Namespaces take turns (module `turns`).
 

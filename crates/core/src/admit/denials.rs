@@ -13,8 +13,10 @@
 //! - The planner denies a PipelineRun that it cannot parse (`pipeline_run.rs`).
 //! - The webhook denies an invalid ConfigMap (its file `config_map.rs`), and a PipelineRun that is nested too deeply (`askable`
 //!   in its file `review.rs`).
-//! - While a PipelineRun's settings or claims depend on a Pipeline that Tekton has not stored yet, the webhook also denies each
-//!   child of the PipelineRun (its file `webhook.rs`). Tekton then creates the child later.
+//! - The webhook denies a TaskRun, CustomRun or child PipelineRun for now (its file `webhook.rs`) if the settings of its
+//!   PipelineRun, or the name of one of its own claims, depend on a Pipeline that Tekton has not stored yet. It also denies a
+//!   child PipelineRun for now if the mode of the parent has changed since Tekton copied the parent's annotations. Tekton then
+//!   creates the object later.
 //!
 //! If there is no decision, for instance because the planner does not answer, the webhook answers with an HTTP error. Then the
 //! `failurePolicy` of the webhook's registration decides.
