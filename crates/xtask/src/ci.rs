@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use tokio::process::Command;
 
-use crate::args::TestArgs;
 use crate::progress::seconds;
 use crate::tools::CARGO_DENY;
 use crate::workspace::Workspace;
@@ -20,18 +19,16 @@ enum Step {
     Clippy,
     Doc,
     Deny,
-    Bench,
     Test,
 }
 
 impl Step {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 6] = [
         Self::Fmt,
         Self::Tidy,
         Self::Clippy,
         Self::Doc,
         Self::Deny,
-        Self::Bench,
         Self::Test,
     ];
 
@@ -42,7 +39,6 @@ impl Step {
             Self::Tidy => "tidy",
             Self::Doc => "doc",
             Self::Deny => "deny",
-            Self::Bench => "bench",
             Self::Test => "test",
         }
     }
@@ -58,7 +54,6 @@ impl Step {
                 "edit the comments named above; `cargo doc --no-deps --workspace` shows them again"
             }
             Self::Deny => "see deny.toml; `cargo xtask ci` shows it again",
-            Self::Bench => "cargo xtask bench compare --quick shows it again",
             Self::Test => "cargo xtask test <name of the failed test> runs it alone",
         }
     }
@@ -154,22 +149,7 @@ async fn run_step(workspace: &Workspace, step: Step) -> anyhow::Result<Outcome> 
                 .args(["bans", "licenses", "sources"]);
             succeed(&mut deny).await
         }
-        // No figure is checked. Measurements in the other mode would show nothing new about the benchmark.
-        Step::Bench => {
-            cargo(
-                workspace,
-                &[
-                    "xtask",
-                    "bench",
-                    "compare",
-                    "--quick",
-                    "--modes",
-                    "pipelineruns",
-                ],
-            )
-            .await
-        }
-        Step::Test => test::run(workspace, &TestArgs::default()).await,
+        Step::Test => test::run_in_ci(workspace).await,
     }?;
     Ok(Outcome::Passed)
 }

@@ -20,7 +20,7 @@ use crate::workspace::Workspace;
 
 /// The jobs that take the longest time, the longest first: test binaries, or topics of `integration-tests`. They start first,
 /// so that none of them runs alone at the end. If this order is out of date, the table at the end of a test run shows it.
-const LONGEST: [&str; 30] = [
+const LONGEST: [&str; 31] = [
     "integration-tests width",
     "integration-tests autoscaling",
     "integration-tests hundred",
@@ -39,6 +39,7 @@ const LONGEST: [&str; 30] = [
     "integration-tests replicas",
     "integration-tests rerun",
     "integration-tests spread",
+    BENCHMARK,
     "integration-tests volumes",
     "integration-tests memory",
     "integration-tests migration",
@@ -56,6 +57,9 @@ const LONGEST: [&str; 30] = [
 /// The job that must run alone. It checks a time limit of two seconds on a cluster of 300 nodes, and other programs would make
 /// it slower.
 const ALONE: &str = "integration-tests crowd";
+
+/// The job that runs the benchmark once.
+const BENCHMARK: &str = "cargo xtask bench compare --quick";
 
 /// A line of JSON in which cargo reports a program that it has built.
 #[derive(Debug, Deserialize)]
@@ -91,10 +95,33 @@ pub(crate) async fn run(workspace: &Workspace, args: &TestArgs) -> anyhow::Resul
     if args.matrix {
         return matrix::run(workspace, args).await;
     }
+    let jobs = jobs(workspace, args, selection(workspace, args)).await?;
+    side_by_side::run(jobs).await
+}
+
+/// Runs all tests, and beside them the benchmark. The tests are optimised: their build takes two minutes longer, but they need a
+/// twentieth less of the processors' time.
+pub(crate) async fn run_in_ci(workspace: &Workspace) -> anyhow::Result<()> {
+    let args = TestArgs::default();
+    let mut selection = selection(workspace, &args);
+    for package in [topics::PACKAGE, "testbed"] {
+        let optimised = format!("profile.test.package.{package}.opt-level=1");
+        selection.args(["--config", &optimised]);
+    }
+    let mut jobs = jobs(workspace, &args, selection).await?;
+    jobs.push(benchmark(workspace));
+    jobs.sort_by_key(|job| place(&job.name));
+    side_by_side::run(jobs).await
+}
+
+async fn jobs(
+    workspace: &Workspace,
+    args: &TestArgs,
+    selection: Command,
+) -> anyhow::Result<Vec<Job>> {
     let bin_dir = workspace.target.join("debug");
-    let build = build(selection(workspace, args));
     // Both builds run at the same time, because much of Go's build keeps only one processor busy.
-    let (built, ()) = tokio::try_join!(build, programs(workspace, args))?;
+    let (built, ()) = tokio::try_join!(build(selection), programs(workspace, args))?;
     let mut jobs = Vec::new();
     for binary in built {
         if binary.name == topics::BINARY {
@@ -109,7 +136,15 @@ pub(crate) async fn run(workspace: &Workspace, args: &TestArgs) -> anyhow::Resul
     if is_everything(args) {
         jobs.push(examples(workspace, &bin_dir));
     }
-    side_by_side::run(jobs).await
+    Ok(jobs)
+}
+
+/// The benchmark without a check of figures. Measurements in the other mode would show nothing new about the benchmark.
+fn benchmark(workspace: &Workspace) -> Job {
+    let mut command = workspace.cargo();
+    command.args(["xtask", "bench", "compare", "--quick"]);
+    command.args(["--modes", "pipelineruns"]);
+    job(BENCHMARK.to_owned(), command)
 }
 
 /// Builds the programs that the tests start and that [`selection`] does not build.
