@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
-use member::{Member, cpu_seconds, pid, tail};
+use member::{LOG_TAIL, Member, REASON_TAIL, cpu_seconds, pid, tail};
 
 /// The guardian's script. `$1` is the members' process group, and `$2` is the folder to remove at the end. If the owner writes
 /// a line `stay` to the pipe, the guardian ends the group only when the folder contains a file `down`, and not at the end of
@@ -148,7 +148,7 @@ impl ProcessGroup {
             if member.ended_by_itself(name)?.is_none() {
                 continue;
             }
-            let tail = tail(&self.log(name));
+            let tail = tail(&self.log(name), REASON_TAIL);
             if words.iter().any(|words| tail.contains(words)) {
                 member.start_again(name)?;
                 again.push(name.clone());
@@ -164,7 +164,7 @@ impl ProcessGroup {
     pub fn check(&self) -> Result<()> {
         for (name, member) in &mut self.lock().members {
             if let Some(status) = member.ended_by_itself(name)? {
-                let tail = tail(&self.log(name));
+                let tail = tail(&self.log(name), LOG_TAIL);
                 bail!("{name} ended by itself ({status}); the end of its log:\n{tail}");
             }
         }

@@ -95,33 +95,22 @@ pub(crate) async fn run(workspace: &Workspace, args: &TestArgs) -> anyhow::Resul
     if args.matrix {
         return matrix::run(workspace, args).await;
     }
-    let jobs = jobs(workspace, args, selection(workspace, args)).await?;
-    side_by_side::run(jobs).await
+    side_by_side::run(jobs(workspace, args).await?).await
 }
 
-/// Runs all tests, and beside them the benchmark. The tests are optimised: their build takes two minutes longer, but they need a
-/// twentieth less of the processors' time.
+/// Runs all tests, and beside them the benchmark.
 pub(crate) async fn run_in_ci(workspace: &Workspace) -> anyhow::Result<()> {
-    let args = TestArgs::default();
-    let mut selection = selection(workspace, &args);
-    for package in [topics::PACKAGE, "testbed"] {
-        let optimised = format!("profile.test.package.{package}.opt-level=1");
-        selection.args(["--config", &optimised]);
-    }
-    let mut jobs = jobs(workspace, &args, selection).await?;
+    let mut jobs = jobs(workspace, &TestArgs::default()).await?;
     jobs.push(benchmark(workspace));
     jobs.sort_by_key(|job| place(&job.name));
     side_by_side::run(jobs).await
 }
 
-async fn jobs(
-    workspace: &Workspace,
-    args: &TestArgs,
-    selection: Command,
-) -> anyhow::Result<Vec<Job>> {
+async fn jobs(workspace: &Workspace, args: &TestArgs) -> anyhow::Result<Vec<Job>> {
     let bin_dir = workspace.target.join("debug");
+    let build = build(selection(workspace, args));
     // Both builds run at the same time, because much of Go's build keeps only one processor busy.
-    let (built, ()) = tokio::try_join!(build(selection), programs(workspace, args))?;
+    let (built, ()) = tokio::try_join!(build, programs(workspace, args))?;
     let mut jobs = Vec::new();
     for binary in built {
         if binary.name == topics::BINARY {

@@ -8,7 +8,10 @@ use anyhow::{Context as _, Result, bail};
 use rustix::process::Pid;
 
 /// The number of lines of a member's log in an error.
-const LOG_TAIL: usize = 12;
+pub(super) const LOG_TAIL: usize = 12;
+/// The number of lines at the end of a member's log that may contain the reason why it ended. It can write more lines until it
+/// has stopped.
+pub(super) const REASON_TAIL: usize = 100;
 
 #[derive(Debug)]
 pub(super) struct Member {
@@ -96,12 +99,12 @@ pub(super) fn cpu_seconds(pid: u32) -> Result<f64> {
     Ok(times?.iter().sum::<f64>() / 100.0)
 }
 
-/// The last lines of a log file, indented.
-pub(super) fn tail(log: &Path) -> String {
+/// The last lines of a log file, at most this many, indented.
+pub(super) fn tail(log: &Path, most: usize) -> String {
     let text = fs::read(log).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
-    let from = lines.len().saturating_sub(LOG_TAIL);
+    let from = lines.len().saturating_sub(most);
     let mut out = String::new();
     for line in &lines[from..] {
         let line: String = line.chars().take(400).collect();
