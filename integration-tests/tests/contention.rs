@@ -309,6 +309,16 @@ async fn create_cache(scene: &Scene<'_>, nodes: &[String]) -> Outcome {
     create(scene, "persistentvolumeclaims", &claim).await
 }
 
+/// A run whose first task uses the claim of [`create_cache`].
+fn cached(scene: &Scene<'_>) -> Run {
+    let source = json!({"persistentVolumeClaim": {"claimName": "cache"}});
+    run("run")
+        .in_mode("pipelineruns")
+        .in_pool_of(scene)
+        .workspace("cache", source)
+        .task("one", &["cache"], &[])
+}
+
 /// The nodes that can reach the claim are too small for a later task that uses the claim. So the placeholder waits for a larger
 /// node that can reach the claim.
 #[test]
@@ -318,14 +328,7 @@ fn b3_n7_a_later_task_that_uses_the_placeholders_claim_counts_where_few_nodes_re
         scene.pool_of(&[("2", 110), ("2", 110)]).await?;
         let nodes = [1, 2, 3].map(|number| scene.pool_node(number));
         create_cache(&scene, &nodes).await?;
-        let source = json!({"persistentVolumeClaim": {"claimName": "cache"}});
-        let run = run("run")
-            .in_mode("pipelineruns")
-            .in_pool_of(&scene)
-            .workspace("cache", source)
-            .task("one", &["cache"], &[])
-            .task("two", &["cache"], &["one"])
-            .asking("4");
+        let run = cached(&scene).task("two", &["cache"], &["one"]).asking("4");
         scene.submit(run).await?;
         scene.told("run", "PlaceholderUnschedulable").await?;
         scene.add_node(3, "8", 110).await?;
@@ -349,15 +352,11 @@ fn b3_n2_a_reservation_that_fits_no_node_of_the_claim_keeps_no_run_from_starting
             scene.pool_of(&[("2", 110), ("2", 110), ("8", 110)]).await?;
             let nodes: Vec<_> = (1..=reaching).map(|it| scene.pool_node(it)).collect();
             create_cache(&scene, &nodes).await?;
-            let source = json!({"persistentVolumeClaim": {"claimName": "cache"}});
-            let run = run("run")
-                .in_mode("pipelineruns")
-                .in_pool_of(&scene)
-                .workspace("cache", source)
-                .task("one", &["cache"], &[])
-                .task("two", &[], &["one"])
-                .asking("4")
-                .task("three", &["cache"], &["two"]);
+            let run = cached(&scene).task("two", &[], &["one"]).asking("4").task(
+                "three",
+                &["cache"],
+                &["two"],
+            );
             scene.submit(run).await?;
             scene.succeeds("run").await?;
             assert_eq!(node_of(&scene, "two").await?, scene.pool_node(3));

@@ -229,6 +229,12 @@ impl Observed {
         }
     }
 
+    /// The planned placeholder with this name.
+    pub fn spec(&self, placeholder: &str) -> Option<&PlaceholderSpec> {
+        let mut planned = self.planned().iter();
+        planned.find(|spec| spec.name.as_str() == placeholder)
+    }
+
     /// All claims of a placeholder, mounted or not, except the claims that it leaves out. It leaves out claims only if no node
     /// can reach the volumes of all claims together.
     pub(crate) fn claims_of(&self, spec: &PlaceholderSpec, pod: &Pod) -> BTreeSet<String> {

@@ -160,10 +160,8 @@ impl Reconciler {
                 }
             }
             Step::Retry(own, record) => {
-                let mut planned = observed.planned().iter();
-                let had_pod = planned.any(|spec| {
-                    spec.backend == Backend::Pod && spec.name.as_str() == own.object.name
-                });
+                let spec = observed.spec(&own.object.name);
+                let had_pod = spec.is_some_and(|spec| spec.backend == Backend::Pod);
                 if had_pod && self.requests.has_old_pod(own).await? {
                     acted.look_later = true;
                     return Ok(());

@@ -95,23 +95,26 @@ pub(crate) async fn run(workspace: &Workspace, args: &TestArgs) -> anyhow::Resul
     if args.matrix {
         return matrix::run(workspace, args).await;
     }
-    side_by_side::run(jobs(workspace, args).await?).await
+    run_beside(workspace, args, None).await
 }
 
 /// Runs all tests, and beside them the benchmark.
 pub(crate) async fn run_in_ci(workspace: &Workspace) -> anyhow::Result<()> {
-    let mut jobs = jobs(workspace, &TestArgs::default()).await?;
-    jobs.push(benchmark(workspace));
-    jobs.sort_by_key(|job| place(&job.name));
-    side_by_side::run(jobs).await
+    let benchmark = Some(benchmark(workspace));
+    run_beside(workspace, &TestArgs::default(), benchmark).await
 }
 
-async fn jobs(workspace: &Workspace, args: &TestArgs) -> anyhow::Result<Vec<Job>> {
+/// Runs the selected tests, and `other` beside them.
+async fn run_beside(
+    workspace: &Workspace,
+    args: &TestArgs,
+    other: Option<Job>,
+) -> anyhow::Result<()> {
     let bin_dir = workspace.target.join("debug");
     let build = build(selection(workspace, args));
     // Both builds run at the same time, because much of Go's build keeps only one processor busy.
     let (built, ()) = tokio::try_join!(build, programs(workspace, args))?;
-    let mut jobs = Vec::new();
+    let mut jobs = Vec::from_iter(other);
     for binary in built {
         if binary.name == topics::BINARY {
             jobs.extend(topics::jobs(&binary, args, &bin_dir).await?);
@@ -125,7 +128,7 @@ async fn jobs(workspace: &Workspace, args: &TestArgs) -> anyhow::Result<Vec<Job>
     if is_everything(args) {
         jobs.push(examples(workspace, &bin_dir));
     }
-    Ok(jobs)
+    side_by_side::run(jobs).await
 }
 
 /// The benchmark without a check of figures. Measurements in the other mode would show nothing new about the benchmark.

@@ -137,9 +137,7 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
             return;
         }
     }
-    let mut planned = observed.planned().iter();
-    let spec =
-        placeholder.and_then(|own| planned.find(|spec| spec.name.as_str() == own.object.name));
+    let spec = placeholder.and_then(|own| observed.spec(&own.object.name));
     // Without its specification, the placeholder cannot get a controller, so the pod stays.
     if is_only_a_pod && spec.is_none() {
         return;

@@ -302,9 +302,9 @@ impl<'a> Placed<'a> {
         self.observed.followers(self.spec)
     }
 
-    /// The followers without a node, in the order of their names.
+    /// The pods that wait for the placeholder ([`Observed::waiting`]).
     pub(super) fn waiting(&self) -> impl Iterator<Item = &'a Pod> {
-        self.followers().filter(|pod| pod.node.is_none())
+        self.observed.waiting(self.spec)
     }
 
     /// CPU and memory of the placeholder's own requests and of the pods beside it.

@@ -49,6 +49,14 @@ impl Observed {
         })
     }
 
+    /// The followers without a node, in the order of their names.
+    pub(super) fn waiting<'a>(
+        &'a self,
+        spec: &'a PlaceholderSpec,
+    ) -> impl Iterator<Item = &'a Pod> {
+        self.followers(spec).filter(|pod| pod.node.is_none())
+    }
+
     /// The requests of all followers together.
     pub(super) fn together(&self, spec: &PlaceholderSpec) -> Amounts {
         self.followers(spec).fold(Amounts::default(), |sum, pod| {
@@ -88,7 +96,7 @@ impl Observed {
                 None => true,
             });
         }
-        for pod in self.followers(spec).filter(|pod| pod.node.is_none()) {
+        for pod in self.waiting(spec) {
             demand.need = combined(&demand.need, &pod.needs.requests, i128::max);
         }
         demand.peak = combined(&demand.peak, &self.together(spec), i128::max);
