@@ -494,7 +494,7 @@ fn services_use_new_certificates_without_a_restart() -> Outcome {
         let before = pids().await?;
         let old = services.logs_dir().join("old");
         let first = services.authority().unwrap();
-        first.issue_service(&old, OPERATOR)?;
+        first.issue_service(&old, NAMESPACE, OPERATOR)?;
         let second = Authority::new()?;
         let trust = |text: &str| {
             let mut all = certificate_names();
@@ -503,7 +503,7 @@ fn services_use_new_certificates_without_a_restart() -> Outcome {
         let both = first.pem() + &second.pem();
         trust(&both)?;
         for process in certificate_names() {
-            second.issue_service(&folder(process), process)?;
+            second.issue_service(&folder(process), NAMESPACE, process)?;
         }
         trust(&both)?;
         fs::write(old.join("ca.crt"), &both)?;

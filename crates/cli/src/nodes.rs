@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use coscheduler_core::labels::{PIPELINE_RUN, PIPELINE_RUN_UID};
-use coscheduler_core::reconcile::requests::{Amounts, in_words};
+use coscheduler_core::requests::{Amounts, in_words};
 use coscheduler_kubernetes::pods::{self, NOT_ENDED};
 use coscheduler_kubernetes::{needs, nodes};
 use k8s_openapi::api::core::v1::{Node, Pod};

@@ -2,11 +2,11 @@
 //! has one file for each topic, such as `placement.rs`. Other modules fill in some parts of these texts:
 //!
 //! - `plan.rs`: the pods that share a placeholder; `volumes.rs`, `Conflict`: the nodes that reach each volume;
-//! - `reconcile/requests.rs`: amounts of resources;
+//! - `requests.rs`: amounts of resources;
 //! - `reconcile/make_room.rs`: a waiting pod with its requests; `reconcile/reserve.rs`: the nodes that a placeholder is limited
 //!   to;
 //! - `reconcile/tell/refusals.rs`, and the placeholder-manager: the causes that Kubernetes reports;
-//! - `reconcile/evacuate.rs`, `misplaced`: the problem of a node that pods must leave;
+//! - `node.rs`, `misplaced`: the problem of a node that pods must leave;
 //! - every module that makes a `Violation`: the fault of an annotation or of a configuration.
 //!
 //! Warnings and denials of admission are not Events. Their texts are in `admit/warnings.rs` and `admit/denials.rs`.

@@ -9,6 +9,9 @@ pub mod words;
 
 pub mod mode;
 pub mod quantity;
+pub mod requests;
+
+pub mod node;
 
 pub mod config;
 pub mod pod_template;

@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::Backend;
 use crate::labels::HOSTNAME;
+use crate::node::Node;
 use crate::pipeline_run::{OwnerReference, PipelineRun};
 use crate::plan::{PlaceholderSpec, Plan, Reason};
 use crate::reconcile::apart::left_out;
-use crate::reconcile::evacuate::Node;
 use crate::violation::Violation;
 use crate::volumes::{NodeTerm, Nodes, Operator, SeenClaim};
 
-pub use pod::{Needs, PlaceholderLabels, Pod, PodPhase, Unscheduled};
+pub use pod::{Needs, PlaceholderLabels, Pod, PodPhase, Role, Unscheduled};
 
 /// The plan of a run, or the violations that make a plan impossible.
 pub type Planned = Result<Plan, Vec<Violation>>;

@@ -4,7 +4,6 @@
 
 pub mod claims_to_delete;
 pub mod evacuate;
-pub mod requests;
 pub mod reserve;
 pub mod tell;
 
@@ -24,8 +23,8 @@ use crate::observed::{
 };
 use crate::pipeline_run::OwnerReference;
 use crate::plan::{PlaceholderSpec, Reason};
+use crate::requests::Amounts;
 
-use requests::Amounts;
 use reserve::{Place, Placed};
 
 /// The next steps for a run, and the messages to its author.

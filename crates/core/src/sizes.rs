@@ -19,7 +19,7 @@ use crate::mode::Mode;
 use crate::pipeline::{PipelineTask, Work};
 use crate::pipeline_run::PipelineRun;
 use crate::quantity::Quantity;
-use crate::reconcile::requests::{self, Amounts, ResourceList, in_words};
+use crate::requests::{self, Amounts, ResourceList, in_words};
 use crate::subsets::{self, Subsets};
 use crate::violation::Violation;
 

@@ -9,8 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
+use crate::node::Node;
 use crate::plan::PlaceholderSpec;
-use crate::reconcile::evacuate::Node;
 
 pub use topology::{NodeRequirement, NodeTerm, Operator};
 

@@ -1,11 +1,9 @@
 //! Reads the requirements of a pod on its node (N2).
 
 use coscheduler_core::labels::AFFINITY_ASSISTANT;
+use coscheduler_core::node::Toleration;
 use coscheduler_core::observed::Needs;
-use coscheduler_core::reconcile::evacuate::Toleration;
-use coscheduler_core::reconcile::requests::{
-    self, Amounts, InitContainer, PodResources, ResourceList,
-};
+use coscheduler_core::requests::{self, Amounts, InitContainer, PodResources, ResourceList};
 use coscheduler_core::volumes::NodeTerm;
 use k8s_openapi::api::core::v1::{NodeSelectorTerm, Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;

@@ -1,14 +1,14 @@
 //! Reads a node: `spec.unschedulable`, taints, labels and allocatable resources.
 
-use coscheduler_core::reconcile::evacuate::{self, Taint};
+use coscheduler_core::node::{self, Taint};
 use k8s_openapi::api::core::v1::Node;
 
 use crate::needs;
 
 /// The fields of a node that decisions need.
-pub fn view(node: &Node) -> evacuate::Node {
+pub fn view(node: &Node) -> node::Node {
     let (spec, status) = (node.spec.as_ref(), node.status.as_ref());
-    evacuate::Node {
+    node::Node {
         name: node.metadata.name.clone().unwrap_or_default(),
         unschedulable: spec.and_then(|spec| spec.unschedulable).unwrap_or(false),
         taints: spec
@@ -29,7 +29,7 @@ pub fn view(node: &Node) -> evacuate::Node {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coscheduler_core::reconcile::requests::Amounts;
+    use coscheduler_core::requests::Amounts;
     use serde_json::json;
 
     #[test]
@@ -45,7 +45,7 @@ mod tests {
             value: String::new(),
             effect: "NoExecute".to_owned(),
         };
-        let expect = evacuate::Node {
+        let expect = node::Node {
             name: "n".to_owned(),
             unschedulable: true,
             taints: vec![taint],

@@ -250,7 +250,7 @@ pub fn label<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coscheduler_core::reconcile::evacuate::Role;
+    use coscheduler_core::observed::Role;
     use serde_json::json;
 
     fn pod(value: serde_json::Value) -> Pod {

@@ -17,10 +17,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use coscheduler_core::names::pod_name;
+use coscheduler_core::node::Node;
 use coscheduler_core::observed::{KnownClaim, Placeholder, Planned, Pod};
 use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::reconcile::claims_to_delete::goes_with;
-use coscheduler_core::reconcile::evacuate::Node;
 use coscheduler_core::volumes::{SeenClaim, SeenVolume};
 use coscheduler_kubernetes::complaints::About;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;

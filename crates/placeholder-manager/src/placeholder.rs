@@ -14,7 +14,7 @@ use coscheduler_core::pipeline_run::PipelineRun;
 use coscheduler_core::plan::{PlaceholderSpec, Reason};
 use coscheduler_core::pod_template::EVACUATED_CLASS;
 use coscheduler_core::reconcile::evacuate::RAISED;
-use coscheduler_core::reconcile::requests::Amounts;
+use coscheduler_core::requests::Amounts;
 use coscheduler_core::volumes::Volumes;
 pub(crate) use coscheduler_kubernetes::placeholder::view;
 use coscheduler_kubernetes::placeholder::{self, Owner, Succession, patch};

@@ -1,6 +1,5 @@
 //! A certificate authority, for the API server of a test bed and for services with mutual TLS.
 
-use std::fs;
 use std::net::Ipv4Addr;
 use std::path::Path;
 
@@ -9,6 +8,8 @@ use rcgen::{
     BasicConstraints, Certificate, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa,
     Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
 };
+
+use crate::files::{create_folder, write};
 
 /// A certificate authority whose key exists only in this process.
 #[derive(Debug)]
@@ -74,28 +75,23 @@ impl Authority {
         ];
         let key = key_pair()?;
         let certificate = params.signed_by(&key, &self.issuer).with_context(failed)?;
-        fs::create_dir_all(folder)
-            .with_context(|| format!("failed to create {}", folder.display()))?;
+        create_folder(folder)?;
         write(&folder.join("ca.crt"), &self.pem())?;
         write(&folder.join("tls.crt"), &certificate.pem())?;
         write(&folder.join("tls.key"), &key.serialize_pem())
     }
 
-    /// As [`Self::issue`], for a process of an installation of the services: its certificate has the name of its Service, and
-    /// the loopback address.
+    /// As [`Self::issue`], for a process that answers for a Service: its certificate has the name of the Service, and the
+    /// loopback address.
     ///
     /// # Errors
     /// As [`Self::issue`].
-    pub fn issue_service(&self, folder: &Path, process: &str) -> Result<()> {
-        let name = format!("{process}.{}.svc", crate::services::NAMESPACE);
+    pub fn issue_service(&self, folder: &Path, namespace: &str, service: &str) -> Result<()> {
+        let name = format!("{service}.{namespace}.svc");
         self.issue(folder, &[&name, &Ipv4Addr::LOCALHOST.to_string()])
     }
 }
 
 pub(crate) fn key_pair() -> Result<KeyPair> {
     KeyPair::generate().context("failed to create a key")
-}
-
-pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
-    fs::write(path, text).with_context(|| format!("failed to write {}", path.display()))
 }

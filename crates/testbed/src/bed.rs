@@ -18,6 +18,7 @@ use crate::Config;
 use crate::binaries::{self, Binaries, Lines};
 use crate::control_plane::{self, Site};
 use crate::credentials::{Credentials, Identity};
+use crate::files::{create_folder, write};
 use crate::ports::FreePorts;
 use crate::process::ProcessGroup;
 use crate::waiting::until;
@@ -92,8 +93,7 @@ impl TestBed {
         config: &Config,
     ) -> Result<Self> {
         let runs = folder.join("run");
-        fs::create_dir_all(&runs)
-            .with_context(|| format!("failed to create {}", runs.display()))?;
+        create_folder(&runs)?;
         let folder = tempfile::Builder::new()
             .prefix("bed-")
             .tempdir_in(&runs)
@@ -306,7 +306,7 @@ impl Detached {
             return Ok(());
         }
         let sign = self.dir.join("down");
-        fs::write(&sign, "").with_context(|| format!("failed to create {}", sign.display()))?;
+        write(&sign, "")?;
         let end = Instant::now() + DOWN_TIMEOUT;
         while self.dir.exists() {
             if !self.is_up() {

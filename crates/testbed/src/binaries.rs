@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use crate::files::{create_folder, read, write};
 use crate::go;
 use crate::releases::{Releases, Sources, workspace};
 
@@ -87,7 +88,7 @@ impl Binaries {
 
     /// KWOK's own stages, as YAML documents.
     pub(crate) fn kwok_stages(&self) -> Result<String> {
-        go::read(&self.folder.join(KWOK_STAGES))
+        read(&self.folder.join(KWOK_STAGES))
     }
 }
 
@@ -195,7 +196,7 @@ impl Build {
     /// Waits until no other process builds. Other processes then wait until the returned file is dropped.
     fn lock(&self) -> Result<File> {
         let out = &self.binaries.folder;
-        fs::create_dir_all(out).with_context(|| format!("failed to create {}", out.display()))?;
+        create_folder(out)?;
         let path = self.folder.join("build.lock");
         let lock =
             File::create(&path).with_context(|| format!("failed to create {}", path.display()))?;
@@ -231,8 +232,7 @@ impl Build {
         // that build.
         let folder = format!(".{module}.{}.part", std::process::id());
         let folder = self.binaries.folder.join(folder);
-        fs::create_dir_all(&folder)
-            .with_context(|| format!("failed to create {}", folder.display()))?;
+        create_folder(&folder)?;
         let mut command = go::command(&self.sources, module);
         command
             .args(["build", "-mod=readonly", "-trimpath"])
@@ -248,7 +248,7 @@ impl Build {
 
     fn put(&self, name: &str, text: &str) -> Result<()> {
         let part = self.binaries.folder.join(format!(".{name}.part"));
-        fs::write(&part, text).with_context(|| format!("failed to write {}", part.display()))?;
+        write(&part, text)?;
         self.put_in_place(&part, name)
     }
 
@@ -291,7 +291,7 @@ fn key(part: &Part, sources: &Sources, stamp: &str) -> Result<String> {
     ];
     for module in part.modules {
         for file in ["go.mod", "go.sum"] {
-            parts.push(go::read(&sources.module(module).join(file))?.into_bytes());
+            parts.push(read(&sources.module(module).join(file))?.into_bytes());
         }
     }
     let bundled = (part.bundled)();
@@ -317,7 +317,7 @@ fn version_stamp(sources: &Sources) -> Result<String> {
 fn require_go(part: &Part, sources: &Sources) -> Result<()> {
     let mut wanted = (0, 0);
     for module in part.modules {
-        let go_mod = go::read(&sources.module(module).join("go.mod"))?;
+        let go_mod = read(&sources.module(module).join("go.mod"))?;
         let version = go_mod
             .lines()
             .find_map(|line| line.strip_prefix("go "))

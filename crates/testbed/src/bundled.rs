@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
+use crate::files::read;
 use crate::releases::Sources;
 use crate::{go, manifests};
 
@@ -78,7 +79,7 @@ fn objects(folder: &Path, names: &[&str]) -> Result<String> {
     let mut objects = Vec::new();
     for name in names {
         for file in files(folder.join(name))? {
-            let found = manifests::parse(&go::read(&file)?)
+            let found = manifests::parse(&read(&file)?)
                 .with_context(|| format!("failed to parse {}", file.display()))?;
             objects.extend(found);
         }
@@ -107,7 +108,7 @@ pub(crate) fn kwok_stages(sources: &Sources) -> Result<String> {
     let mut text = String::new();
     for name in KWOK_STAGES {
         text.push_str("---\n");
-        text.push_str(&go::read(&module.join("kustomize/stage").join(name))?);
+        text.push_str(&read(&module.join("kustomize/stage").join(name))?);
     }
     Ok(text)
 }

@@ -2,7 +2,6 @@
 //! configured as in a real cluster (RBAC, default admission plugins, service account tokens), but without durability and
 //! without leader election.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use serde_json::json;
 use crate::binaries::Binaries;
 use crate::config::Config;
 use crate::credentials::{Credentials, Identity};
+use crate::files::write;
 use crate::ports::FreePorts;
 use crate::process::ProcessGroup;
 use crate::waiting::until;
@@ -126,8 +126,7 @@ pub(crate) async fn start_api_server(site: &Site, config: &Config) -> Result<(u1
     }
     if config.audit_log {
         let policy = site.folder.join("audit-policy.yaml");
-        fs::write(&policy, AUDIT_POLICY)
-            .with_context(|| format!("failed to write {}", policy.display()))?;
+        write(&policy, AUDIT_POLICY)?;
         arguments.push(flag("audit-policy-file", policy.display()));
         arguments.push(flag("audit-log-path", audit_log(&site.folder).display()));
         // The API server would begin another file after 100 MiB, which a benchmark can reach.
@@ -205,8 +204,7 @@ pub(crate) fn start_controllers(site: &Site, config: &Config) -> Result<()> {
         "leaderElection": {"leaderElect": false},
     });
     let path = site.folder.join("kube-scheduler.yaml");
-    fs::write(&path, config.to_string())
-        .with_context(|| format!("failed to write {}", path.display()))?;
+    write(&path, &config.to_string())?;
     site.start(
         "kube-scheduler",
         &[

@@ -2,13 +2,13 @@
 //! and their kubeconfigs. Each bed has its own credentials. They are removed when the bed ends.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result};
 use serde_json::json;
 
-use crate::authority::{Authority, key_pair, write};
+use crate::authority::{Authority, key_pair};
+use crate::files::{create_folder, read, write};
 
 /// A user of the API server that has a static token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,8 +77,7 @@ pub(crate) struct Credentials {
 impl Credentials {
     /// Creates `folder` with certificates, keys and tokens.
     pub(crate) fn create(folder: PathBuf) -> Result<Self> {
-        fs::create_dir_all(&folder)
-            .with_context(|| format!("failed to create {}", folder.display()))?;
+        create_folder(&folder)?;
         let credentials = Self { folder };
         credentials.make_certificates()?;
         credentials.make_tokens()?;
@@ -122,8 +121,7 @@ impl Credentials {
 
     /// Writes the kubeconfig of each identity for the API server at `port`.
     pub(crate) fn write_kubeconfigs(&self, port: u16) -> Result<()> {
-        let tokens =
-            fs::read_to_string(self.tokens()).context("failed to read the static tokens")?;
+        let tokens = read(&self.tokens())?;
         for (identity, line) in Identity::ALL.into_iter().zip(tokens.lines()) {
             let token = line.split(',').next().unwrap_or_default();
             self.write_kubeconfig(&self.kubeconfig(identity), port, identity.user().0, token)?;
@@ -151,8 +149,7 @@ impl Credentials {
             "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": user}}],
             "current-context": "testbed",
         });
-        fs::write(path, format!("{config:#}"))
-            .with_context(|| format!("failed to write {}", path.display()))
+        write(path, &format!("{config:#}"))
     }
 
     fn make_certificates(&self) -> Result<()> {

@@ -1,7 +1,6 @@
 //! Calls the ordinary Go toolchain in one of the modules of `integration-tests/testbed`.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context as _, Result, bail};
@@ -38,8 +37,4 @@ pub(crate) fn module_folder(sources: &Sources, module: &str, path: &str) -> Resu
         bail!("Go module {path} is not downloaded");
     }
     Ok(PathBuf::from(folder))
-}
-
-pub(crate) fn read(path: &Path) -> Result<String> {
-    fs::read_to_string(path).with_context(|| format!("failed to read {}", path.display()))
 }

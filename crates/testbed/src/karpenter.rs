@@ -3,10 +3,9 @@
 //!
 //! Karpenter's process listens on all interfaces, because it has no setting for the address. It uses any free ports.
 
-use std::fs;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use kube::api::DynamicObject;
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
@@ -16,6 +15,7 @@ use crate::Config;
 use crate::binaries::Binaries;
 use crate::control_plane::Site;
 use crate::credentials::Identity;
+use crate::files::write;
 use crate::waiting::{served, until};
 use crate::{manifests, nodes};
 
@@ -47,8 +47,7 @@ pub(crate) async fn start(
     served(&site.processes, client).await?;
 
     let path = site.folder.join("instance-types.json");
-    fs::write(&path, instance_types(config)?.to_string())
-        .with_context(|| format!("failed to write {}", path.display()))?;
+    write(&path, &instance_types(config)?.to_string())?;
     let mut command = site.command_of(binaries, "karpenter");
     for (name, value) in [
         ("SYSTEM_NAMESPACE", "kube-system"),

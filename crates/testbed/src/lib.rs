@@ -29,6 +29,7 @@ mod bundled;
 mod config;
 mod control_plane;
 mod credentials;
+mod files;
 mod go;
 mod karpenter;
 mod kubelet;

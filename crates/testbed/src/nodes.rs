@@ -1,7 +1,6 @@
 //! Nodes, kubelets and storage: creates Node objects, and starts KWOK with stages that simulate the kubelet and the storage
 //! provisioner. The stages are YAML files in folder `manifests`.
 
-use std::fs;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -16,6 +15,7 @@ use crate::Config;
 use crate::config::{CUSTOM_STATUS, STATUS_ANNOTATION, ZONAL_STORAGE_CLASS};
 use crate::control_plane::{Site, flag};
 use crate::credentials::Identity;
+use crate::files::write;
 use crate::manifests;
 use crate::waiting::until;
 
@@ -63,8 +63,7 @@ pub(crate) fn start_kwok(site: &Site, config: &Config) -> Result<()> {
         parts.push(POD_RESIZE_STAGE.to_owned());
     }
     let path = site.folder.join("kwok.yaml");
-    fs::write(&path, parts.join("\n---\n"))
-        .with_context(|| format!("failed to write {}", path.display()))?;
+    write(&path, &parts.join("\n---\n"))?;
     site.start(
         "kwok",
         &[

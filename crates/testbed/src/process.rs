@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 
+use crate::files::create_folder;
+
 use member::{LOG_TAIL, Member, REASON_TAIL, cpu_seconds, pid, tail};
 
 /// The guardian's script. `$1` is the members' process group, and `$2` is the folder to remove at the end. If the owner writes
@@ -58,8 +60,7 @@ impl ProcessGroup {
             .canonicalize()
             .with_context(|| format!("failed to find folder {}", folder.display()))?;
         let logs = folder.join("logs");
-        fs::create_dir_all(&logs)
-            .with_context(|| format!("failed to create {}", logs.display()))?;
+        create_folder(&logs)?;
 
         let mut anchor = Command::new("cat")
             .stdin(Stdio::piped())

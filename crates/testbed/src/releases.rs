@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::go;
+use crate::files::read;
 
 /// One release. The first release in a list is the default.
 #[derive(Debug, PartialEq, Eq)]
@@ -143,7 +143,7 @@ impl Sources {
     /// The version of the Go module `path` that `module` requires.
     pub(crate) fn version(&self, module: &str, path: &str) -> Result<String> {
         let file = self.module(module).join("go.mod");
-        let go_mod = go::read(&file)?;
+        let go_mod = read(&file)?;
         let mut words = go_mod.split_whitespace().skip_while(|word| *word != path);
         let version = words.nth(1);
         let version =
@@ -203,7 +203,7 @@ mod tests {
     /// The versions of the Go modules that a `go.mod` requires, after replacement.
     fn required(module: &str) -> BTreeMap<String, String> {
         let sources = Sources::of(Releases::all().next().unwrap()).unwrap();
-        let go_mod = go::read(&sources.module(module).join("go.mod")).unwrap();
+        let go_mod = read(&sources.module(module).join("go.mod")).unwrap();
         let words = |line: &str| -> Vec<String> {
             let words = line.split_whitespace().map(str::to_owned);
             words.filter(|word| word != "replace").collect()
@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn the_readme_lists_the_versions_of_each_combination() {
-        let readme = go::read(&workspace().unwrap().join("README.md")).unwrap();
+        let readme = read(&workspace().unwrap().join("README.md")).unwrap();
         for releases in Releases::all() {
             let versions = releases.versions().unwrap();
             let [kubernetes, tekton] = versions.each_ref().map(|it| it.trim_start_matches('v'));

@@ -175,7 +175,7 @@ impl Services {
         let certificates = folder.join("certificates");
         if let Some(authority) = &authority {
             for process in certificate_names() {
-                authority.issue_service(&certificates.join(process), process)?;
+                authority.issue_service(&certificates.join(process), NAMESPACE, process)?;
             }
         }
         let accounts = accounts::Accounts::write(&client, &kubeconfig, &folder, &links).await?;

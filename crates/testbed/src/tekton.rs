@@ -21,7 +21,7 @@ use crate::Config;
 use crate::authority::Authority;
 use crate::control_plane::{Site, flag};
 use crate::credentials::Identity;
-use crate::go::read;
+use crate::files::read;
 use crate::manifests;
 use crate::waiting::{served, until};
 
@@ -88,7 +88,7 @@ fn is_controller_lease(lease: &Lease) -> bool {
 fn certify(site: &Site, objects: &mut [Value]) -> Result<()> {
     let folder = site.folder.join("credentials").join(WEBHOOK_SERVICE);
     let authority = Authority::new()?;
-    authority.issue(&folder, &[&format!("{WEBHOOK_SERVICE}.{NAMESPACE}.svc")])?;
+    authority.issue_service(&folder, NAMESPACE, WEBHOOK_SERVICE)?;
     let bundle = json!(ByteString(authority.pem().into_bytes()));
     let mut has_secret = false;
     for object in objects {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use coscheduler_core::annotations::MODE;
 use coscheduler_core::labels::{PIPELINE_RUN, PIPELINE_RUN_UID};
-use coscheduler_core::reconcile::requests::Amounts;
+use coscheduler_core::requests::Amounts;
 use coscheduler_kubernetes::pipeline_run::{PipelineRun, is_done};
 use coscheduler_kubernetes::{needs, nodes, pods};
 use jiff::Timestamp;

@@ -1,8 +1,8 @@
 //! Texts about the node of a placeholder and of the pods that follow it. Parameter `pod` is a pod's name. `asking` is a pod in
 //! words, with its requests if it has any. `claims` are the claims whose volumes only one node reaches.
 
-use crate::reconcile::requests::Amounts;
 use crate::reconcile::tell::refusals::read_answer;
+use crate::requests::Amounts;
 
 texts! {
     pod_evacuated(pod: &str, node: &str, cause: &str): PodEvacuated =

@@ -6,9 +6,9 @@ use jiff::Timestamp;
 
 use super::{ObjectRef, Placeholder, Record};
 use crate::config::Backend;
+use crate::node::Toleration;
 use crate::pipeline_run::OwnerReference;
-use crate::reconcile::evacuate::{Role, Toleration};
-use crate::reconcile::requests::Amounts;
+use crate::requests::Amounts;
 use crate::volumes::{self, NodeTerm};
 
 /// A pod of a run.
@@ -153,6 +153,17 @@ pub struct Unscheduled {
     /// True if the pod's `spec` has not changed since the scheduler wrote the condition. False if the condition has no
     /// `observedGeneration`.
     pub is_newest: bool,
+}
+
+/// The role of a bound pod in its run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// A placeholder's pod.
+    Placeholder,
+    /// A TaskRun's pod in which no container has ever started.
+    NeverStarted,
+    /// A TaskRun's pod with a container that runs or has run.
+    Started,
 }
 
 impl Pod {

@@ -11,7 +11,7 @@ use crate::names::{AssistantName, ClaimTemplateName, claim_name};
 use crate::pinned::Pinned;
 use crate::pipeline_run::PipelineRun;
 use crate::pod_template;
-use crate::reconcile::requests::{Amounts, amounts};
+use crate::requests::{Amounts, amounts};
 use crate::separation::Separation;
 
 use super::Reason;

@@ -2,18 +2,14 @@
 //! binds the placeholder's next pod to another node. Tekton creates the deleted TaskRun pods again, and they run on the
 //! placeholder's new node. There is no pause before the first deletion of a placeholder's pod. The pauses before later deletions
 //! grow, so that a placeholder does not move all the time if its nodes become bad again and again.
-//!
-//! Kubernetes, "Taints and Tolerations": a toleration matches a taint if effect and key match. If the operator of the toleration
-//! is `Equal`, the value must match too.
 
-use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::requests::Amounts;
 use super::{Decision, Eviction, Step, control, pause};
 use crate::config::Backend;
 use crate::event_texts;
-use crate::observed::{Done, Observed, Placeholder, Pod, Record, Sight, elapsed};
+use crate::node::{Node, Toleration, is_silent, misplaced};
+use crate::observed::{Done, Observed, Placeholder, Pod, Record, Role, Sight, elapsed};
 use crate::pod_template::{EVACUATED_CLASS, PLACEHOLDER_CLASS};
 
 /// The pause between the first two moves of a placeholder. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
@@ -25,70 +21,6 @@ const FIRST_POD: Duration = Duration::from_secs(2);
 pub const RAISED: Duration = Duration::from_secs(1);
 /// The longest pause between two moves.
 pub(super) const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-
-/// The taint that Kubernetes adds to a cordoned node.
-const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
-/// The keys of the taints that a node gets if its kubelet perhaps does not answer.
-const SILENT: [&str; 3] = [
-    "node.kubernetes.io/not-ready",
-    "node.kubernetes.io/unreachable",
-    "node.kubernetes.io/out-of-service",
-];
-const NO_SCHEDULE: &str = "NoSchedule";
-const NO_EXECUTE: &str = "NoExecute";
-
-/// The fields of a node that decide which pods may be on it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Node {
-    /// Its name.
-    pub name: String,
-    /// `spec.unschedulable`: true if the node is cordoned.
-    pub unschedulable: bool,
-    /// `spec.taints`.
-    pub taints: Vec<Taint>,
-    /// `metadata.labels`, which the node affinity of pods and volumes refers to.
-    pub labels: BTreeMap<String, String>,
-    /// `status.allocatable`, without the number of pods.
-    pub allocatable: Amounts,
-}
-
-/// A taint of a node.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Taint {
-    /// `key`.
-    pub key: String,
-    /// `value`; may be empty.
-    pub value: String,
-    /// `effect`: `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
-    pub effect: String,
-}
-
-/// A toleration of a pod.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Toleration {
-    /// `key`. An empty key matches every key if `operator` is `Exists`.
-    pub key: String,
-    /// True if `operator` is `Exists` rather than `Equal`.
-    pub exists: bool,
-    /// `value`.
-    pub value: String,
-    /// `effect`; empty matches every effect.
-    pub effect: String,
-    /// True if `tolerationSeconds` is set. This module ignores such tolerations, because Kubernetes adds two of them to nearly
-    /// every pod: one for nodes that are not ready, and one for unreachable nodes.
-    pub for_a_while: bool,
-}
-
-/// The role of a bound pod in its run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// A placeholder's pod.
-    Placeholder,
-    /// A TaskRun's pod in which no container has ever started.
-    NeverStarted,
-    /// A TaskRun's pod with a container that runs or has run.
-    Started,
-}
 
 /// Deletes those pods of the run that must not be on their nodes.
 pub(super) fn evacuate(observed: &Observed, decision: &mut Decision) {
@@ -201,47 +133,6 @@ fn evict(role: Role, tolerations: &[Toleration], node: Option<&Node>) -> Option<
         Role::Placeholder => Some((cause, is_silent(node))),
         Role::NeverStarted => Some((cause, true)),
         Role::Started => None,
-    }
-}
-
-/// The reason why a pod with these tolerations must not be on a node: the words that follow "the node" in an Event, for example
-/// "is cordoned". `None` if the pod may be there. `node` is `None` if the node does not exist.
-pub(super) fn misplaced(tolerations: &[Toleration], node: Option<&Node>) -> Option<String> {
-    let Some(node) = node else {
-        return Some("is gone".to_owned());
-    };
-    let cordon = node.unschedulable.then(|| Taint {
-        key: UNSCHEDULABLE.to_owned(),
-        value: String::new(),
-        effect: NO_SCHEDULE.to_owned(),
-    });
-    let mut taints = cordon.iter().chain(&node.taints);
-    let taint = taints.find(|taint| {
-        let counts = [NO_SCHEDULE, NO_EXECUTE].contains(&taint.effect.as_str());
-        counts && !tolerations.iter().any(|it| it.tolerates(taint))
-    })?;
-    let Taint { key, value, effect } = taint;
-    let separator = if value.is_empty() { "" } else { "=" };
-    Some(match key == UNSCHEDULABLE {
-        true => "is cordoned".to_owned(),
-        false => format!("has taint {key}{separator}{value}:{effect}"),
-    })
-}
-
-fn is_silent(node: Option<&Node>) -> bool {
-    node.is_none_or(|node| {
-        let mut taints = node.taints.iter();
-        taints.any(|taint| SILENT.contains(&taint.key.as_str()))
-    })
-}
-
-impl Toleration {
-    /// True if a pod with this toleration may stay on a node with this taint without a time limit.
-    fn tolerates(&self, taint: &Taint) -> bool {
-        let effect = self.effect.is_empty() || self.effect == taint.effect;
-        let key = (self.key.is_empty() && self.exists) || self.key == taint.key;
-        let value = self.exists || self.value == taint.value;
-        effect && key && value && !self.for_a_while
     }
 }
 

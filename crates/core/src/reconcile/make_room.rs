@@ -8,11 +8,12 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::apart::left_out;
-use super::evacuate::{FIRST_PAUSE, LONGEST_PAUSE, misplaced};
+use super::evacuate::{FIRST_PAUSE, LONGEST_PAUSE};
 use super::reserve::{self, MOMENT, Placed};
 use super::tell::refusals::{tells_of_no_node, waits_for_claim};
 use super::{Decision, MOVES, Step, ask_again, pause};
 use crate::event_texts;
+use crate::node::misplaced;
 use crate::observed::{Observed, Placeholder, Pod, Record, Sight, elapsed};
 use crate::plan::Reason;
 use crate::volumes::SeenClaim;

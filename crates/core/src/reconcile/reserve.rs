@@ -18,13 +18,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::evacuate::moved;
-use super::requests::Amounts;
 use super::tell::refusals::lacks_room;
 use super::{Decision, MOVES, Step, ask_again, evict};
 use crate::config::{Backend, Reserves};
 use crate::event_texts;
 use crate::observed::{Needs, Observed, Placeholder, PlaceholderLabels, Pod, Record, Sight};
 use crate::plan::{PlaceholderSpec, Reason};
+use crate::requests::Amounts;
 
 use failed_binding::SETTLED;
 

@@ -1,9 +1,9 @@
 //! Finds nodes that suit both a placeholder and the pods that follow it.
 
-use super::evacuate::{Node, misplaced};
-use super::requests::Amounts;
 use super::reserve::Placed;
+use crate::node::{Node, misplaced};
 use crate::observed::{Needs, Pod};
+use crate::requests::Amounts;
 use crate::volumes::reaches;
 
 /// The greatest number of nodes that a placeholder prefers by name.

@@ -12,11 +12,11 @@ use serde_json::json;
 
 use super::Decision;
 use super::apart::{Fit, fit};
-use super::evacuate::{Node, Toleration, misplaced};
 use super::reserve::{self, Placed};
 use crate::annotations::BLOCKED;
 use crate::event_texts;
 use crate::names::hash;
+use crate::node::{Node, Toleration, misplaced};
 use crate::observed::{Observed, Planned, Sight};
 use crate::pinned::Pinned;
 use crate::pipeline_run::{OwnerReference, PipelineRun, RunState};

@@ -28,12 +28,12 @@ use super::*;
 use crate::admit::{Question, TEKTON_CONTROLLER, admit};
 use crate::config::Configuration;
 use crate::mode::Mode;
+use crate::node::Node;
 use crate::observed::PodPhase;
 use crate::observed::{Answer, Done, Needs, Placeholder, PlaceholderLabels, Pod, Unscheduled};
 use crate::pipeline_run::{PipelineRun, RunState};
 use crate::plan::plan;
-use crate::reconcile::evacuate::Node;
-use crate::reconcile::requests::Amounts;
+use crate::requests::Amounts;
 use crate::volumes::{NodeRequirement, NodeTerm, Operator, SeenVolume};
 
 const CLAIM: &str = "data";

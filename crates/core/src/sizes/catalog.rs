@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::params::Params;
 use crate::pipeline::PipelineTask;
 use crate::quantity::Quantity;
-use crate::reconcile::requests::ResourceList;
+use crate::requests::ResourceList;
 
 use super::pod::{Resources, TaskSpec, resource_list};
 

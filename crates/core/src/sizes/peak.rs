@@ -8,7 +8,7 @@ use petgraph::algo::{dinics, is_cyclic_directed};
 use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::Dfs;
 
-use crate::reconcile::requests::Amounts;
+use crate::requests::Amounts;
 
 use super::{Sizes, TaskSize};
 

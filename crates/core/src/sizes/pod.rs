@@ -26,7 +26,7 @@ use serde_json::Value;
 use crate::document::Object;
 use crate::params::Params;
 use crate::quantity::Quantity;
-use crate::reconcile::requests::{self, Amounts, InitContainer, PodResources, ResourceList};
+use crate::requests::{self, Amounts, InitContainer, PodResources, ResourceList};
 use crate::run_claims::in_volumes;
 
 use super::catalog::Catalog;

@@ -10,7 +10,7 @@ use coscheduler_core::names::{claim_name, pod_name};
 use coscheduler_core::observed::Record;
 use coscheduler_core::plan::PlaceholderSpec;
 use coscheduler_core::pod_template::EVACUATED_CLASS;
-use coscheduler_core::reconcile::requests::Amounts;
+use coscheduler_core::requests::Amounts;
 use coscheduler_core::volumes::Volumes;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};

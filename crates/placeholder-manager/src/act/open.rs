@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use coscheduler_core::event_texts;
 use coscheduler_core::observed::{ObjectRef, Observed, Placeholder};
-use coscheduler_core::reconcile::requests::Amounts;
 use coscheduler_core::reconcile::reserve::Place;
+use coscheduler_core::requests::Amounts;
 use coscheduler_kubernetes::{objects, pods};
 
 use super::Acted;

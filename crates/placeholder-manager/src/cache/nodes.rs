@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use coscheduler_core::reconcile::evacuate::Node;
+use coscheduler_core::node::Node;
 use coscheduler_runtime::kubernetes::watch::ObjectKey;
 
 use super::{Cache, RunKey};

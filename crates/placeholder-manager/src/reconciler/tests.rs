@@ -13,9 +13,9 @@ use crate::fixtures::{
 use std::time::Duration;
 
 use coscheduler_core::mode::Mode;
+use coscheduler_core::node::Node;
 use coscheduler_core::observed::Pod;
 use coscheduler_core::pipeline_run::PipelineRun;
-use coscheduler_core::reconcile::evacuate::Node;
 use coscheduler_kubernetes::volumes;
 use http::Method;
 use serde_json::{Value, json};

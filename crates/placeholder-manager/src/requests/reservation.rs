@@ -3,8 +3,8 @@
 use coscheduler_core::event_texts;
 use coscheduler_core::observed::ObjectRef;
 use coscheduler_core::plan::{PlaceholderSpec, Reason};
-use coscheduler_core::reconcile::requests::Amounts;
 use coscheduler_core::reconcile::reserve::Place;
+use coscheduler_core::requests::Amounts;
 use coscheduler_kubernetes::placeholder::{self, size};
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;

@@ -1,4 +1,5 @@
 use super::*;
+use crate::node::{NO_EXECUTE, Taint};
 use proptest::prelude::*;
 
 fn taint(key: &str, value: &str, effect: &str) -> Taint {
@@ -68,33 +69,6 @@ fn n1_a_pod_that_has_started_is_left_to_finish_and_one_that_never_has_is_dropped
     assert_eq!(evict(Role::Started, &[], None), None);
     assert!(evict(Role::NeverStarted, &[], Some(&bad)).unwrap().1);
     assert_eq!(evict(Role::NeverStarted, &[], Some(&node(&[]))), None);
-}
-
-#[test]
-fn a_toleration_matches_by_effect_key_and_value() {
-    #[track_caller]
-    fn tolerates(key: &str, exists: bool, value: &str, effect: &str, expect: bool) {
-        let toleration = Toleration {
-            key: key.to_owned(),
-            exists,
-            value: value.to_owned(),
-            effect: effect.to_owned(),
-            for_a_while: false,
-        };
-        assert_eq!(
-            toleration.tolerates(&taint("spot", "yes", "NoSchedule")),
-            expect,
-            "{toleration:?}"
-        );
-    }
-    tolerates("spot", false, "yes", "NoSchedule", true);
-    tolerates("spot", false, "yes", "", true);
-    tolerates("spot", true, "", "NoSchedule", true);
-    tolerates("", true, "", "", true);
-    tolerates("spot", false, "no", "NoSchedule", false);
-    tolerates("spot", false, "yes", "NoExecute", false);
-    tolerates("other", true, "", "", false);
-    tolerates("", false, "yes", "", false);
 }
 
 fn any_taint() -> impl Strategy<Value = Taint> {

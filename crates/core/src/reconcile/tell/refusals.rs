@@ -13,7 +13,7 @@ use crate::event_texts;
 use crate::names::AssistantName;
 use crate::pipeline_run::PipelineRun;
 use crate::plan::{Reason, ReasonCode};
-use crate::reconcile::requests::Amounts;
+use crate::requests::Amounts;
 
 /// The codes of the causes that keep a placeholder from being created or scheduled. All but the first come from an error text of
 /// Kubernetes. The last code is for unknown error texts.

@@ -2,7 +2,7 @@
 
 use super::reserve::{MOVED, confirm, evictions, labels, refusal};
 use super::*;
-use crate::reconcile::evacuate::{Taint, Toleration};
+use crate::node::{Taint, Toleration};
 
 /// A pod that waits. The placeholder's pod is the only pod on node-1.
 fn waiting() -> Observed {

@@ -1,7 +1,7 @@
 //! Nodes (N1).
 
 use super::*;
-use coscheduler_core::reconcile::evacuate::Node;
+use coscheduler_core::node::Node;
 
 fn node(name: &str, unschedulable: bool) -> Node {
     Node {
