@@ -43,7 +43,8 @@ const MARGIN: Duration = Duration::from_secs(1);
 
 /// The answer to a request of Tekton that comes too early.
 const NO_PIPELINE: &str = "settings or claims of the PipelineRun depend on its Pipeline, and Tekton has not stored this \
-                           Pipeline in the PipelineRun's status yet; Tekton does so and then repeats this request";
+                           Pipeline in the PipelineRun's status yet, or has stored it only a moment ago; Tekton repeats \
+                           this request";
 
 /// The state that all handlers share.
 #[derive(Clone)]

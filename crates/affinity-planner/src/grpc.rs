@@ -39,8 +39,8 @@ pub(crate) struct Planner {
 }
 
 impl Planner {
-    /// Serves decisions with the newest `configuration`. For reported runs, it calls `manager`. `tekton_controller` is the
-    /// username of Tekton's controller.
+    /// Serves decisions with the newest `configuration`. When a watcher reports a run, the planner calls `manager`.
+    /// `tekton_controller` is the username of Tekton's controller.
     pub(crate) fn new(
         configuration: watch::Receiver<Known>,
         manager: PlaceholderServiceClient<Channel>,

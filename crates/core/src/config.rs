@@ -254,11 +254,14 @@ pub fn answer(data: &BTreeMap<String, String>) -> Answer {
         .map_or(Ok(false), |text| parse_bool(text));
     let placeholder = read_placeholder(data, &mut violations);
 
-    let mode_in = |phase| behaviour(disable.clone().ok()?, coschedule?, phase);
-    let during = mode_in(MigrationPhase::During);
+    let mode_in = |phase, disable| behaviour(disable, coschedule?, phase);
+    let during = disable.as_ref().ok();
+    let during = during.and_then(|disable| mode_in(MigrationPhase::During, *disable));
+    // After the migration, the deprecated flag does not count, so it may be malformed.
+    let after = mode_in(MigrationPhase::After, false);
     let mode = match phase {
         None => None,
-        Some(MigrationPhase::After) => coschedule,
+        Some(MigrationPhase::After) => after,
         Some(MigrationPhase::During) => {
             if let Err(error) = &disable {
                 violations.push(Violation::new(
@@ -289,7 +292,7 @@ pub fn answer(data: &BTreeMap<String, String>) -> Answer {
     };
     Answer {
         during,
-        after: coschedule,
+        after,
         outcome,
         warnings: warnings(data, phase),
     }

@@ -9,7 +9,8 @@
 //! - `node.rs`, `misplaced`: the problem of a node that pods must leave;
 //! - every module that makes a `Violation`: the fault of an annotation or of a configuration.
 //!
-//! Warnings and denials of admission are not Events. Their texts are in `admit/warnings.rs` and `admit/denials.rs`.
+//! Warnings and denials of admission are not Events: `admit/warnings.rs` and `admit/denials.rs` have most of their texts, and
+//! name the files with the others.
 //!
 //! Programs compare the code. The text is for people: it gives the cause and, if possible, the remedy. Two different texts become
 //! two Events. So the same cause must always give the same text.
@@ -200,9 +201,11 @@ reason_codes! {
     /// - only one node reaches them, and it has no room for the placeholder or for a pod of the run (N2);
     /// - only one node reaches them, and a pod's node selector or node affinity does not allow this node (N2).
     ClaimsNotMovable: Some(Warning),
-    /// A placeholder's pod is created again, so that the scheduler chooses a node anew (N2). There are three cases. The
-    /// placeholder's node could not take a waiting pod. Or the placeholder had no node, and the restriction of its pod to
-    /// certain nodes is out of date. Or the placeholder had no node, and its new pod may run only on the node of the run's pods.
+    /// A placeholder's pod is created again, so that the placeholder gets another node, or the node of the run's pods (N2).
+    /// There are four cases. The placeholder's node could not take a waiting pod. Or the placeholder had no node, and the
+    /// restriction of its pod to certain nodes is out of date. Or the placeholder had no node, and its new pod may run only on
+    /// the node of the run's pods. Or the scheduler could not bind the placeholder, and may be binding pods of the run to the
+    /// node that it had chosen.
     PlaceholderMoved: Some(Normal),
     /// A placeholder reserves less room for the pods of its run (B3):
     ///

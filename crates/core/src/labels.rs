@@ -1,6 +1,7 @@
-//! The labels of placeholders and claims, and the labels of pods and nodes that other rules name. Folder `placeholder` of crate
-//! `kubernetes` adds two labels to those of `of_placeholder`, the run's uid and [`MANAGED_BY`], and writes all labels on
-//! placeholders and claims. `plan/claims.rs` combines the labels of a claim with those in its author's template.
+//! The labels of placeholders and claims, and the labels of pods and nodes that other rules name. To the labels of
+//! `of_placeholder`, folder `placeholder` of crate `kubernetes` adds the run's uid and [`MANAGED_BY`] when it builds a
+//! placeholder. A placeholder that Tekton created keeps its labels, and gets these two (file `adopt.rs`). `plan/claims.rs`
+//! combines the labels of a claim with those in its author's template.
 
 use std::collections::BTreeMap;
 
@@ -31,8 +32,8 @@ pub const PIPELINE_RUN_UID: &str = "tekton.dev/pipelineRunUID";
 /// The tool that manages an object.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
-/// The value of [`MANAGED_BY`] on all placeholders and claims that this product creates. Tekton's own affinity assistants do not
-/// have this label value.
+/// The value of [`MANAGED_BY`] on all placeholders and claims that this product creates. If a run has this label value, Tekton
+/// copies it to its own affinity assistants too.
 pub const TEKTON_COSCHEDULER: &str = "tekton-coscheduler";
 
 /// The value of [`COMPONENT`] (TEP-0135, "Placeholder pod + inter-pod affinity").

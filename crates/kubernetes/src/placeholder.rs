@@ -1,7 +1,9 @@
-//! A placeholder is a StatefulSet with one pod, or only a pod (key `placeholder-backend`). This module builds these objects, reads
-//! StatefulSets, and makes patches. Module `placeholder` of the placeholder-manager sends the requests.
+//! A placeholder is a StatefulSet with one pod, or only a pod (key `placeholder-backend`). This module builds these objects,
+//! reads StatefulSets, and makes patches. The placeholder-manager sends the requests: its module `placeholder` those about
+//! StatefulSets, its module `requests` those about pods.
 //!
-//! No other code depends on the kind of these objects. `docs/decisions/kinds-of-placeholders.md` lists the exceptions.
+//! No other code builds these objects, or reads StatefulSets. `docs/decisions/kinds-of-placeholders.md` lists the exceptions,
+//! and what depends on the kind of a placeholder.
 
 pub mod adopt;
 pub mod patch;

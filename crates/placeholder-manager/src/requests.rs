@@ -1,5 +1,6 @@
-//! The manager's requests to the API server. Each request is one function, which sets the preconditions and interprets refusals.
-//! Module `placeholder` has the requests about placeholders, and module `delete_claims` deletes claims.
+//! The manager's requests to the API server. Each request is one function, which sets the preconditions and interprets
+//! refusals. Module `placeholder` has the requests about the controllers of placeholders' pods, and module `delete_claims`
+//! deletes claims.
 //!
 //! Transient errors (409, 429, 5xx, no connection) are retried with backoff and jitter. A 409 is not retried if the object exists
 //! already, or if its uid is not the expected one. There is no retry of patches, of deletions of one exact version, or of reads

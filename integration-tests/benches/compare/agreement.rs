@@ -48,7 +48,7 @@ pub(crate) fn text(
     }
     format!(
         "The spreads of {agreed} of {compared} figures overlap with those of the measurement before (commit {commit}): ratios, and \
-         the CPU of our services.\n\n{lines}"
+         the CPU of our services. The others (compared before rounding):\n\n{lines}"
     )
 }
 

@@ -115,8 +115,9 @@ pub(crate) fn page(
     page
 }
 
-const LOSSES: &str = "For each figure: in how many of the loads we needed more than the built-in by the median of the rounds (in \
-                      parentheses: in every round), and the greatest of the median ratios.";
+const LOSSES: &str = "Each cell has: the number of loads in which our median over the rounds is higher than the built-in's; in \
+                      parentheses, the number of loads in which we were higher in every round; and the greatest of the median \
+                      ratios.";
 
 pub(crate) const MAKESPAN: &str = "makespan, s";
 pub(crate) const BOUND_P99: &str = "creation → first pod bound, p99, s";

@@ -1,4 +1,5 @@
-//! The texts of denials. Function `admit` denies a new PipelineRun by two rules:
+//! Where admission denies a request, and the texts of the denials of function `admit`. Function `admit` denies a new
+//! PipelineRun by two rules:
 //!
 //! - `admit/overrides.rs`: an annotation chooses a mode, placement or reservation that does not exist, or that is not allowed
 //!   (B1).
@@ -8,14 +9,16 @@
 //! Admission does not deny a TaskRun that uses more than one claim (M2), but changes the TaskRun so that Tekton fails it. So
 //! Tekton runs `finally`, as after any failed task. The text for the TaskRun is in `event_texts/admission.rs`.
 //!
-//! There are more denials:
+//! All other denials:
 //!
-//! - The planner denies a PipelineRun that it cannot parse (`pipeline_run.rs`).
+//! - The planner denies a PipelineRun that it cannot parse (`pipeline_run.rs` of this crate), and a TaskRun or CustomRun with
+//!   malformed fields (`convert/planner.rs` of crate `proto`).
 //! - The webhook denies an invalid ConfigMap (its file `config_map.rs`), and a PipelineRun that is nested too deeply (`askable`
 //!   in its file `review.rs`).
-//! - The webhook denies a TaskRun, CustomRun or child PipelineRun for now (its file `webhook.rs`) if the settings of its
-//!   PipelineRun, or the name of one of its own claims, depend on a Pipeline that Tekton has not stored yet. It also denies a
-//!   child PipelineRun for now if the mode of the parent has changed since Tekton copied the parent's annotations. Tekton then
+//! - The webhook denies a TaskRun or CustomRun for now (its file `webhook.rs`) if the settings of its PipelineRun, or the name
+//!   of one of its own claims, depend on a Pipeline that Tekton has not stored yet (`awaits_pipeline` in `admit_run.rs`). It
+//!   denies a child PipelineRun for now if the settings of the parent depend on such a Pipeline, or if the mode of the parent
+//!   has changed since Tekton copied the parent's annotations (`has_early_parent` in its file `stored_runs.rs`). Tekton then
 //!   creates the object later.
 //!
 //! If there is no decision, for instance because the planner does not answer, the webhook answers with an HTTP error. Then the

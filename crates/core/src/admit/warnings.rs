@@ -1,5 +1,6 @@
-//! The texts of admission warnings. kubectl shows each warning, after the word `Warning:`, to the user who creates or updates an
-//! object.
+//! The texts of admission warnings about PipelineRuns and TaskRuns. kubectl shows each warning, after the word `Warning:`, to
+//! the user who creates or updates an object. There are two more warnings: about keys of the ConfigMap (`config.rs`), and about
+//! a child PipelineRun or Namespace that the webhook does not know (its file `surroundings.rs`).
 
 use std::collections::BTreeSet;
 
@@ -91,8 +92,9 @@ pub(super) fn fresh_claim(workspace: &str, claim_name: &str) -> String {
     )
 }
 
-/// A workspace of a copy of another run is bound to a claim of the other run. Admission denies such a copy only if the copy is to
-/// be coscheduled, or if its mode is `disabled` (V2a). In all other cases, the author gets this warning.
+/// A workspace of a copy of another run is bound to a claim of the other run. Admission denies such a copy if the copy would be
+/// coscheduled, or if its mode is `disabled` (V2a). In three other cases, admission only gives this warning: Tekton's own flag
+/// is on; there is no valid configuration; `spec.managedBy` names another controller.
 pub(super) fn claim_of_another_run(workspace: &str, claim_name: &str) -> String {
     format!(
         "Workspace {workspace:?} is bound to claim {claim_name:?} of another run. The claim is deleted when that run \

@@ -45,7 +45,7 @@ texts! {
     placeholder_not_bound(placeholder: &str): PlaceholderMoved =
         "The scheduler could not bind placeholder {placeholder}. But the scheduler may be binding pods of the run to the node that \
          it had chosen for the placeholder, because it assumes that each binding succeeds. So the placeholder's pod is created \
-         again. The new pod waits until the node of these pods is known, until three seconds after the failure at most.";
+         again. The new pod waits until the node of these pods is known, but at most until three seconds after the failure.";
 
     pod_let_go(pod: &str, placeholder: &str): PodLetGo =
         "Pod {pod} is now allowed to run on another node than placeholder {placeholder}. The scheduler found no node that can \
