@@ -1,7 +1,8 @@
-//! A large cluster with a run that has many waiting pods, a tenant whose placeholders are refused, and a tenant whose
-//! placeholders fit on no node. The scheduler takes placeholders first (component `placeholder-priority`). Meanwhile, other
-//! tenants create runs, and the nodes of their placeholders are cordoned (N8, N1). Before all this, the test creates some runs at
-//! once, to check that inter-pod affinity is quick enough on this many nodes (P2).
+//! A large cluster with a run that has many waiting pods. Meanwhile, the nodes of other runs' placeholders are cordoned (N8, N1).
+//! Then the scheduler takes placeholders first (component `placeholder-priority`), and there are also a tenant whose placeholders
+//! are refused, and a tenant whose placeholders fit on no node. Other tenants create runs, and the nodes of their placeholders are
+//! cordoned. Before all this, the test creates some runs at once, to check that inter-pod affinity is quick enough on this many
+//! nodes (P2).
 //!
 //! `COSCHEDULER_CROWD=256,1000,500` sets the numbers of waiting pods, of refused runs and of unplaceable runs.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]
@@ -10,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use coscheduler_core::pod_template::{EVACUATED_CLASS, PLACEHOLDER_CLASS};
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods::is_unschedulable;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -22,8 +24,10 @@ use integration_tests::struck::Waiting;
 use integration_tests::{Scene, alone};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
+use kube::ResourceExt as _;
+use kube::api::PostParams;
 use serde_json::{Value, json};
-use testbed::{Config, LOCAL_STORAGE_CLASS, TestBed};
+use testbed::{Config, LOCAL_STORAGE_CLASS};
 
 type Outcome = anyhow::Result<()>;
 
@@ -83,7 +87,9 @@ impl Crowd {
 }
 
 /// Applies the ConfigMap of an installation with component `placeholder-priority`, and the component's PriorityClasses and rights.
-async fn put_placeholders_first(bed: &TestBed) -> Outcome {
+/// Waits until new runs have the class.
+async fn put_placeholders_first(scene: &Scene<'_>) -> Outcome {
+    let bed = &scene.stack.bed;
     let overlay = overlay(bed, &["base"], "placeholder-priority")?;
     let rendered = kubectl(bed, &["kustomize", &overlay]).await?;
     let mut objects: Vec<Value> = serde_saphyr::from_multiple(&rendered)?;
@@ -94,7 +100,22 @@ async fn put_placeholders_first(bed: &TestBed) -> Outcome {
     let file = format!("{overlay}/objects.json");
     let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
     std::fs::write(&file, list.to_string())?;
-    kubectl(bed, &["apply", "-f", &file]).await.map(drop)
+    kubectl(bed, &["apply", "-f", &file]).await?;
+    let probe = run("probe").task("one", &[], &[]);
+    let probe: PipelineRun = serde_json::from_value(probe.into_json())?;
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let has_class = async || -> anyhow::Result<bool> {
+        let created = scene.api().create(&dry_run, &probe).await?;
+        let mut pins = created.annotations().values();
+        Ok(pins.any(|value| value.contains(PLACEHOLDER_CLASS)))
+    };
+    while !has_class().await? {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    Ok(())
 }
 
 /// True if the component contains an object with this name.
@@ -155,8 +176,18 @@ async fn unplaceable(scene: &Scene<'_>, runs: usize) -> Outcome {
     Ok(())
 }
 
-/// Cordons the nodes of runs, one after the other, and checks the time until each placeholder is bound elsewhere.
-async fn all_move(runs: &[Waiting<'_>]) -> Outcome {
+/// Brings four runs to a gate, one after the other.
+async fn at_gates<'a>(scene: &Scene<'a>) -> anyhow::Result<Vec<Waiting<'a>>> {
+    let mut waiting = Vec::new();
+    for _ in 0..4 {
+        waiting.push(Waiting::at_gate(scene.stack, None).await?);
+    }
+    Ok(waiting)
+}
+
+/// Cordons the nodes of runs, one after the other. Checks the time until each placeholder is bound elsewhere, and the priority that
+/// it has then.
+async fn all_move(runs: &[Waiting<'_>], priority: i32) -> Outcome {
     for Waiting { scene, node } in runs {
         let began = Instant::now();
         scene.strike(node, NodeEvent::Cordon).await?;
@@ -164,7 +195,7 @@ async fn all_move(runs: &[Waiting<'_>]) -> Outcome {
         let took = began.elapsed();
         eprintln!("bound elsewhere after {took:.2?}");
         ensure!(took < MOVED, "bound elsewhere after {took:?}");
-        has_priority(&moved, 2)?;
+        has_priority(&moved, priority)?;
     }
     Ok(())
 }
@@ -177,7 +208,6 @@ fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation(
         ..Config::default()
     };
     alone(config, async |scene| {
-        put_placeholders_first(&scene.stack.bed).await?;
         at_once(&scene.stack.scene().await?).await?;
         // Each task requests most of the eight CPUs of a node, and the claim keeps all tasks on one node.
         let mut crowd = run("crowd").template_of_class("source", LOCAL_STORAGE_CLASS);
@@ -186,18 +216,17 @@ fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation(
             crowd = crowd.task(&task, &["source"], &[]).asking("5").held(&task);
         }
         scene.submit(crowd).await?;
-        let mut waiting = Vec::new();
-        for _ in 0..12 {
-            waiting.push(Waiting::at_gate(scene.stack, None).await?);
-        }
+        let waiting = at_gates(scene).await?;
         scene
             .until_many("wait", numbers.waiting, is_unschedulable)
             .await?;
-        all_move(&waiting[..4]).await?;
+        all_move(&waiting, 0).await?;
 
+        put_placeholders_first(scene).await?;
+        let (waiting, last) = (at_gates(scene).await?, at_gates(scene).await?);
         let stack = scene.stack;
         refused(&stack.scene().await?, numbers.refused).await?;
-        all_move(&waiting[4..8]).await?;
+        all_move(&waiting, 2).await?;
         unplaceable(&stack.scene().await?, numbers.unplaceable).await?;
         eprintln!("the crowd is there: {numbers:?}");
         for _ in 0..4 {
@@ -217,6 +246,6 @@ fn n8_n1_noisy_tenants_do_not_hold_up_another_tenants_placeholder_or_evacuation(
             has_priority(&placeholder, 1)?;
             quiet.succeeds("run").await.context("a quiet run")?;
         }
-        all_move(&waiting[8..]).await
+        all_move(&last, 2).await
     })
 }
