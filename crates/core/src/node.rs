@@ -55,7 +55,7 @@ pub struct Toleration {
     pub value: String,
     /// `effect`; empty matches every effect.
     pub effect: String,
-    /// True if `tolerationSeconds` is set. [`misplaced`] ignores such tolerations, because Kubernetes adds two of them to nearly
+    /// True if `tolerationSeconds` is set. This module ignores such tolerations, because Kubernetes adds two of them to nearly
     /// every pod: one for nodes that are not ready, and one for unreachable nodes.
     pub for_a_while: bool,
 }
