@@ -5,8 +5,8 @@
 //! - `requests.rs`: amounts of resources;
 //! - `reconcile/make_room.rs`: a waiting pod with its requests; `reconcile/reserve.rs`: the nodes that a placeholder is limited
 //!   to;
-//! - `reconcile/tell/refusals.rs`, and the placeholder-manager: the causes that Kubernetes reports;
-//! - `node.rs`, `misplaced`: the problem of a node that pods must leave;
+//! - `reconcile/tell/refusals.rs`, and the placeholder-manager: the causes that Kubernetes reports, and the owner of an object;
+//! - `node.rs`, `misplaced`, and `reconcile/tell.rs`: the problem of a node that pods cannot be on;
 //! - every module that makes a `Violation`: the fault of an annotation or of a configuration.
 //!
 //! Warnings and denials of admission are not Events: `admit/warnings.rs` and `admit/denials.rs` have most of their texts, and

@@ -1,7 +1,8 @@
 //! The labels of placeholders and claims, and the labels of pods and nodes that other rules name. To the labels of
 //! `of_placeholder`, folder `placeholder` of crate `kubernetes` adds the run's uid and [`MANAGED_BY`] when it builds a
-//! placeholder. A placeholder that Tekton created keeps its labels, and gets these two (file `adopt.rs`). `plan/claims.rs`
-//! combines the labels of a claim with those in its author's template.
+//! placeholder. A placeholder that Tekton created keeps its labels, and gets each of these two that its selector does not have
+//! (`placeholder/adopt.rs` of the same crate). `plan/claims.rs` combines the labels of a claim with those in its author's
+//! template.
 
 use std::collections::BTreeMap;
 

@@ -1,6 +1,6 @@
 //! A placeholder is a StatefulSet with one pod, or only a pod (key `placeholder-backend`). This module builds these objects,
 //! reads StatefulSets, and makes patches. The placeholder-manager sends the requests: its module `placeholder` those about
-//! StatefulSets, its module `requests` those about pods.
+//! StatefulSets and about the objects that Tekton created, its module `requests` those about other pods.
 //!
 //! No other code builds these objects, or reads StatefulSets. `docs/decisions/kinds-of-placeholders.md` lists the exceptions,
 //! and what depends on the kind of a placeholder.

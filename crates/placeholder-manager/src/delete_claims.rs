@@ -1,6 +1,7 @@
-//! Deletes the claims that were created for a run that has ended or is gone (never a claim that the run's author created), and
-//! removes their finalizer `kubernetes.io/pvc-protection`. Modules `claims_to_delete` and `clean_up` of `core` decide which
-//! claims, and when. No other module deletes claims. Every replica may delete them.
+//! Deletes claims of a run that has ended or is gone, and removes their finalizer `kubernetes.io/pvc-protection`. Modules
+//! `claims_to_delete` and `clean_up` of `core` decide which claims, and when: in the default mode, `workspaces`, most claims
+//! stay until Kubernetes deletes them with their owner, the PipelineRun. No other module deletes claims. Every replica may
+//! delete them.
 
 use std::sync::Arc;
 

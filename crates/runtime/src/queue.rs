@@ -7,8 +7,8 @@
 //! - If a key is pushed while a task works on it, the key goes to the end of its namespace's line when the task ends, also
 //!   after a failure.
 //! - If the work fails, the queue retries it with exponential backoff and jitter until it succeeds. A key that is pushed during
-//!   a pause does not wait for the end of the pause. But if the work then fails again, the next pause is longer, up to the
-//!   longest pause.
+//!   a pause does not wait for the end of the pause. But if the work then fails again, the next pause is longer, up to a limit
+//!   (apart from jitter).
 //!
 //! Namespaces take turns (module `turns`).
 

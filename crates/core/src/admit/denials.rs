@@ -11,8 +11,8 @@
 //!
 //! All other denials:
 //!
-//! - The planner denies a PipelineRun that it cannot parse (`pipeline_run.rs` of this crate), and a TaskRun or CustomRun with
-//!   malformed fields (`convert/planner.rs` of crate `proto`).
+//! - The planner denies a PipelineRun that it cannot parse (`pipeline_run.rs` of this crate), and a TaskRun or CustomRun if its
+//!   fields are malformed or its PipelineRun cannot be parsed (`convert/planner.rs` of crate `proto`).
 //! - The webhook denies an invalid ConfigMap (its file `config_map.rs`), and a PipelineRun that is nested too deeply (`askable`
 //!   in its file `review.rs`).
 //! - The webhook denies a TaskRun or CustomRun for now (its file `webhook.rs`) if the settings of its PipelineRun, or the name

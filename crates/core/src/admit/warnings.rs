@@ -1,6 +1,6 @@
 //! The texts of admission warnings about PipelineRuns and TaskRuns. kubectl shows each warning, after the word `Warning:`, to
 //! the user who creates or updates an object. There are two more warnings: about keys of the ConfigMap (`config.rs`), and about
-//! a child PipelineRun or Namespace that the webhook does not know (its file `surroundings.rs`).
+//! a Pipeline that does not exist (file `surroundings.rs` of the webhook).
 
 use std::collections::BTreeSet;
 
