@@ -9,8 +9,8 @@
 //! - `node.rs`, `misplaced`, and `reconcile/tell.rs`: the problem of a node that pods cannot be on;
 //! - every module that makes a `Violation`: the fault of an annotation or of a configuration.
 //!
-//! Warnings and denials of admission are not Events: `admit/warnings.rs` and `admit/denials.rs` have most of their texts, and
-//! name the files with the others.
+//! Warnings and denials of admission are not Events: most of their texts are in `admit/warnings.rs` and `admit/denials.rs`,
+//! whose headers name the files with the remaining texts.
 //!
 //! Programs compare the code. The text is for people: it gives the cause and, if possible, the remedy. Two different texts become
 //! two Events. So the same cause must always give the same text.
@@ -198,7 +198,8 @@ reason_codes! {
     ///
     /// - no node reaches all these volumes (N1);
     /// - each node that reaches them is cordoned, or has a taint that the placeholder does not tolerate (N1);
-    /// - only one node reaches them, and it has no room for the placeholder or for a pod of the run (N2);
+    /// - only one node reaches them, and it has no room for the placeholder or for a pod of the run, or a pod on it keeps the
+    ///   placeholder away (N2);
     /// - only one node reaches them, and a pod's node selector or node affinity does not allow this node (N2).
     ClaimsNotMovable: Some(Warning),
     /// A placeholder's pod is created again, so that the placeholder gets another node, or the node of the run's pods (N2).
@@ -212,7 +213,7 @@ reason_codes! {
     /// - The scheduler found no node with room for all pods that can run at the same time, so the placeholder reserves room for
     ///   the largest pod.
     /// - No node that reaches the volumes of the placeholder's claims has room for the largest pod, so the placeholder reserves
-    ///   room for the largest pod that uses these claims.
+    ///   room for the largest pod that uses one of these claims or already waits for the placeholder.
     /// - The only node that reaches these volumes has no room for the largest pod, so the placeholder reserves nothing.
     /// - A ResourceQuota of the namespace limits CPU or memory, so the placeholder reserves nothing at first.
     ReservationReduced: Some(Normal),

@@ -304,7 +304,8 @@ impl Observed {
     }
 
     /// True if the pod is the pod of one of the run's placeholders, or if it belongs to a TaskRun and has an affinity to one of
-    /// these placeholders. This function does not read the label with the run's uid, because anybody can set it.
+    /// these placeholders. This is no proof: a pod of another run can have such an affinity too. Before a step for a TaskRun's
+    /// pod, `Decision::confirms` asks the API server.
     pub fn owns(&self, pod: &Pod) -> bool {
         match &pod.placeholder {
             Some(_) => self.placeholders.values().any(|own| pod.is_of(own)),

@@ -60,9 +60,9 @@ pub fn is_placeholder(pod: &Pod) -> bool {
     placeholder(pod).is_some()
 }
 
-/// The facts about a placeholder's pod. `None` for other pods. Label [`COMPONENT`] alone is no proof, because Tekton copies a
-/// run's labels to the pods of its TaskRuns. So the pod's controller must not be a TaskRun. The pod is orphaned if it has no
-/// controller, and its labels and its name say that this product created it.
+/// The facts about a placeholder's pod. `None` if the pod lacks label [`COMPONENT`], or if a TaskRun controls it: Tekton copies
+/// a run's labels to the pods of its TaskRuns. `Pod::is_of` of `core` checks that the pod really belongs to a placeholder. The
+/// pod is orphaned if it has no controller, and its labels and its name say that this product created it.
 fn placeholder(pod: &Pod) -> Option<PlaceholderLabels> {
     let controller = objects::controller(&pod.metadata);
     if label(pod, COMPONENT) != Some(AFFINITY_ASSISTANT)

@@ -105,8 +105,7 @@ impl LeaseArgs {
     /// Takes part in the election for Lease `name` for the life of the process. Metric
     /// `coscheduler_leader{lease="<name>"}` shows whether this process leads.
     ///
-    /// # Errors
-    /// The durations contradict each other, for example because the renew deadline is longer than the lease duration.
+    /// # Errors A duration is not allowed, for example because the renew deadline is longer than the lease duration.
     pub fn campaign(
         &self,
         process: &Process,

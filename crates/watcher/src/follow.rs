@@ -34,8 +34,9 @@ impl Runs {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores the state of a run. Returns false if there is nothing to report. There are three possible causes: the run was done
-    /// before this process saw it, its end is already reported, or its plan is still that of the state before.
+    /// Stores the state of a run. Returns false if there is nothing to report. There are three possible causes: the run was
+    /// done before this process saw it, its end is already reported (or this replica, which does not lead, has forgotten it),
+    /// or its plan is still that of the state before.
     fn keep(&self, key: &ObjectKey, run: PipelineRun) -> bool {
         let mut runs = self.lock();
         let before = runs.get(key);

@@ -273,8 +273,8 @@ pub(super) fn rights(lacking: &[(&str, &str)]) -> Judged {
     ))
 }
 
-/// Each service must be available. All services should have the same version. With `cargo xtask services`, the services are
-/// local processes, and the webhooks have URLs.
+/// Each service must be available. All services should have the same version. If there are no Deployments, but the webhooks
+/// have URLs, the services run with `cargo xtask services`, as local processes.
 pub(super) fn services(
     namespace: &str,
     deployments: &[Deployment],

@@ -151,8 +151,8 @@ fn is_new(run: &Value) -> bool {
 
 /// Makes the changes that a cluster makes when the run is created. A copy of another run has a uid and a status, and the API
 /// server ignores both. Tekton's admission sets the service account (Tekton v1.12.0,
-/// `pkg/apis/pipeline/v1/pipelinerun_defaults.go`, and key `default-service-account` of its ConfigMap `config-defaults`). The
-/// placeholder uses the same account.
+/// `pkg/apis/pipeline/v1/pipelinerun_defaults.go`). This function always writes `default`, the default of Tekton's key
+/// `default-service-account`. The placeholder uses the same account.
 fn complete(run: &mut Value) {
     let ignored = [("/metadata", "uid"), ("", "status")];
     for (object, field) in ignored {

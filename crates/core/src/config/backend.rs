@@ -12,8 +12,8 @@ words! {
         #[default]
         #[serde(rename = "statefulset")]
         Controlled = "statefulset",
-        /// Only a pod. The manager creates the pod and the claims. If the manager moves the placeholder to another node, the
-        /// placeholder becomes [`Controlled`](Self::Controlled).
+        /// Only a pod. The manager creates the pod and the claims. When the manager first replaces the pod, for example to move
+        /// the placeholder, the placeholder becomes [`Controlled`](Self::Controlled).
         #[serde(rename = "pod")]
         Pod = "pod",
     }
