@@ -5,20 +5,21 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use coscheduler_core::config::{PLACEHOLDER_RESERVES, Reserves};
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_proto::config::config_service_client::ConfigServiceClient;
 use coscheduler_proto::config::{ConfigStatus, GetConfigRequest, Mode};
 use coscheduler_proto::planner::PlanRequest;
 use coscheduler_proto::planner::planner_service_client::PlannerServiceClient;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
-use kube::api::{Patch, PatchParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::json;
 use testbed::services::{CONFIG_MAP, NAMESPACE, OPERATOR, Service, backend};
 use tonic::transport::Channel;
 
 use crate::Scene;
 use crate::grpc;
-use crate::runs::run;
+use crate::runs::{Run, run};
 use crate::send::Answer;
 
 /// How long a change may take to reach every service on a busy machine.
@@ -35,7 +36,7 @@ impl Scene<'_> {
     /// # Errors
     ///
     /// The API server refuses the run.
-    pub async fn submit_told(&self, run: crate::runs::Run) -> anyhow::Result<Answer> {
+    pub async fn submit_told(&self, run: Run) -> anyhow::Result<Answer> {
         let object = run.into_json();
         let answer = self.send("POST", "tekton.dev/v1/pipelineruns", &object);
         answer.await?.accepted()
@@ -174,6 +175,33 @@ pub async fn planned_in(channel: Channel, mode: Mode) -> anyhow::Result<()> {
             Ok(planned) if planned == mode => return Ok(()),
             last if tokio::time::Instant::now() > deadline => {
                 bail!("the planner does not plan in {mode:?}: {last:?}")
+            }
+            _ => tokio::time::sleep(PAUSE).await,
+        }
+    }
+}
+
+/// Creates a run in dry runs, until admission's answer meets `condition`.
+///
+/// # Errors
+///
+/// Admission does not give such an answer in time. The error contains the last answer.
+pub async fn admitted_until(
+    runs: &Api<PipelineRun>,
+    run: Run,
+    condition: impl Fn(&PipelineRun) -> bool,
+) -> anyhow::Result<()> {
+    let run = serde_json::from_value(run.into_json())?;
+    let dry_run = PostParams {
+        dry_run: true,
+        ..PostParams::default()
+    };
+    let deadline = tokio::time::Instant::now() + LIMIT;
+    loop {
+        match runs.create(&dry_run, &run).await {
+            Ok(admitted) if condition(&admitted) => return Ok(()),
+            last if tokio::time::Instant::now() > deadline => {
+                bail!("admission does not answer as expected: {last:?}")
             }
             _ => tokio::time::sleep(PAUSE).await,
         }

@@ -7,12 +7,13 @@ use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use testbed::Config;
 use testbed::services::{Service, ServicesConfig};
 
 use crate::audit::{Request, of_services};
+use crate::configuration::admitted_until;
 use crate::look::is_placeholder;
 use crate::runs::{Run, run};
 use crate::{Scene, alone_with, metrics};
@@ -84,25 +85,9 @@ pub fn ours(mode: &str, run: Run, tektons: usize) -> anyhow::Result<Vec<Request>
 /// Waits until the webhook has filled its caches for the sizes of runs. The webhook may be ready before that. Without this wait,
 /// the lists for these caches could be among the counted requests.
 async fn caches_filled(scene: &Scene<'_>) -> anyhow::Result<()> {
-    let probe = run("probe").task("one", &[], &[]).asking("1").into_json();
-    let probe: PipelineRun = serde_json::from_value(probe)?;
-    let dry_run = PostParams {
-        dry_run: true,
-        ..PostParams::default()
-    };
-    let runs = scene.api::<PipelineRun>();
-    let filled = async {
-        while !runs
-            .create(&dry_run, &probe)
-            .await?
-            .annotations()
-            .contains_key(SIZES)
-        {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-        anyhow::Ok(())
-    };
-    tokio::time::timeout(Duration::from_secs(60), filled).await?
+    let probe = run("probe").task("one", &[], &[]).asking("1");
+    let has_sizes = |run: &PipelineRun| run.annotations().contains_key(SIZES);
+    admitted_until(&scene.api(), probe, has_sizes).await
 }
 
 /// Waits until the watcher and the manager work on no run, and no run is ready in their queues.

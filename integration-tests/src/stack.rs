@@ -7,9 +7,8 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 use testbed::services::{CONFIG_MAP, NAMESPACE, Service, Services, ServicesConfig};
@@ -17,6 +16,7 @@ use testbed::{Config, TestBed};
 use tokio::runtime::Runtime;
 use tokio::sync::OnceCell;
 
+use crate::configuration::admitted_until;
 use crate::history::History;
 use crate::runs::run;
 
@@ -99,20 +99,9 @@ impl Stack {
             .patch(CONFIG_MAP, &PatchParams::default(), &patch)
             .await?;
         let probe = run("probe").task("one", &[], &[]).in_mode("workspaces");
-        let probe: PipelineRun = serde_json::from_value(probe.into_json())?;
-        let dry_run = PostParams {
-            dry_run: true,
-            ..PostParams::default()
-        };
-        let runs: Api<PipelineRun> = Api::namespaced(client, "default");
-        let accepted = async {
-            while runs.create(&dry_run, &probe).await.is_err() {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(60), accepted)
-            .await
-            .context("no override is allowed")
+        let runs = Api::namespaced(client, "default");
+        let accepted = admitted_until(&runs, probe, |_| true);
+        accepted.await.context("no override is allowed")
     }
 
     /// The anonymous memory of a service (memory that is not backed by files), in bytes.

@@ -15,6 +15,7 @@ use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods::is_unschedulable;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use integration_tests::configuration::admitted_until;
 use integration_tests::installation::{kubectl, overlay};
 use integration_tests::look::{has_priority, is_placeholder, node};
 use integration_tests::nodes::NodeEvent;
@@ -25,7 +26,6 @@ use integration_tests::{Scene, alone};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt as _;
-use kube::api::PostParams;
 use serde_json::{Value, json};
 use testbed::{Config, LOCAL_STORAGE_CLASS};
 
@@ -102,20 +102,11 @@ async fn put_placeholders_first(scene: &Scene<'_>) -> Outcome {
     std::fs::write(&file, list.to_string())?;
     kubectl(bed, &["apply", "-f", &file]).await?;
     let probe = run("probe").task("one", &[], &[]);
-    let probe: PipelineRun = serde_json::from_value(probe.into_json())?;
-    let dry_run = PostParams {
-        dry_run: true,
-        ..PostParams::default()
+    let has_class = |run: &PipelineRun| {
+        let mut pins = run.annotations().values();
+        pins.any(|value| value.contains(PLACEHOLDER_CLASS))
     };
-    let has_class = async || -> anyhow::Result<bool> {
-        let created = scene.api().create(&dry_run, &probe).await?;
-        let mut pins = created.annotations().values();
-        Ok(pins.any(|value| value.contains(PLACEHOLDER_CLASS)))
-    };
-    while !has_class().await? {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    Ok(())
+    admitted_until(&scene.api(), probe, has_class).await
 }
 
 /// True if the component contains an object with this name.

@@ -254,11 +254,10 @@ pub fn answer(data: &BTreeMap<String, String>) -> Answer {
         .map_or(Ok(false), |text| parse_bool(text));
     let placeholder = read_placeholder(data, &mut violations);
 
-    let mode_in = |phase, disable| behaviour(disable, coschedule?, phase);
-    let during = disable.as_ref().ok();
-    let during = during.and_then(|disable| mode_in(MigrationPhase::During, *disable));
+    let mode_in = |phase, disable: Option<bool>| behaviour(disable?, coschedule?, phase);
+    let during = mode_in(MigrationPhase::During, disable.clone().ok());
     // After the migration, the deprecated flag does not count, so it may be malformed.
-    let after = mode_in(MigrationPhase::After, false);
+    let after = mode_in(MigrationPhase::After, Some(false));
     let mode = match phase {
         None => None,
         Some(MigrationPhase::After) => after,

@@ -105,7 +105,8 @@ impl LeaseArgs {
     /// Takes part in the election for Lease `name` for the life of the process. Metric
     /// `coscheduler_leader{lease="<name>"}` shows whether this process leads.
     ///
-    /// # Errors A duration is not allowed, for example because the renew deadline is longer than the lease duration.
+    /// # Errors
+    /// A duration is not allowed, for example because the renew deadline is longer than the lease duration.
     pub fn campaign(
         &self,
         process: &Process,
