@@ -24,17 +24,17 @@ texts! {
 
     volume_node_affinity_conflict(conflict: &Conflict, placeholder: &AssistantName): VolumeNodeAffinityConflict =
         "No node can reach the volumes of all these claims, shown with the node affinity of each volume: {conflict}. So no node \
-         can run a new pod of placeholder {placeholder}. Pods of the run that have no node yet wait for the placeholder's pod. \
-         Create the run again with claims whose volumes the same node can reach. Or delete one of these claims, and create it \
-         again with the same name and another volume. If the same node can then reach all the volumes, this run continues, and \
-         you need not create a new run.";
+         can run a new pod of placeholder {placeholder}, and the next pods of the run wait. Create the run again with claims \
+         whose volumes can all be reached from one node. Or delete one of these claims, and create it again with the same name \
+         and another volume. If all the volumes can then be reached from one node, this run continues, and you need not create \
+         a new run.";
 
     claims_apart(conflict: &Conflict, placeholder: &AssistantName, left_out: &str): VolumeNodeAffinityConflict =
         "No node can reach the volumes of all these claims, shown with the node affinity of each volume: {conflict}. So \
          placeholder {placeholder} does not mount these claims: {left_out}. Pods that use only such unmounted claims run without \
          the placeholder, and may run on different nodes. If a pod uses both an unmounted claim and a mounted claim, it waits, \
-         because no node can run it. To run all pods on one node, create the run again with claims whose volumes the same node \
-         can reach.";
+         because no node can run it. To run all pods on one node, create the run again with claims whose volumes can all be \
+         reached from one node.";
 
     /// A placeholder does not mount a `ReadWriteOncePod` claim (V8). `workspace` is the workspace of the claim, or `None` if it
     /// is not known.

@@ -43,9 +43,10 @@ texts! {
          the same node. So the placeholder's pod is created again. The new pod can run only on this node, and reserves no room.";
 
     placeholder_not_bound(placeholder: &str): PlaceholderMoved =
-        "The scheduler could not bind placeholder {placeholder}. But the scheduler may be binding pods of the run to the node that \
-         it had chosen for the placeholder, because it assumes that each binding succeeds. So the placeholder's pod is created \
-         again. The new pod waits until the node of these pods is known, but at most until three seconds after the failure.";
+        "The scheduler chose a node for placeholder {placeholder}, but the binding failed. The scheduler may already be binding \
+         pods of the run to the same node, because it does not wait for the placeholder's binding. So the placeholder's pod is \
+         created again. The new pod waits until the node of these pods is known, but at most until three seconds after the \
+         failure.";
 
     pod_let_go(pod: &str, placeholder: &str): PodLetGo =
         "Pod {pod} is now allowed to run on another node than placeholder {placeholder}. The scheduler found no node that can \

@@ -96,7 +96,7 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
         "The run was created {cause}. This cannot change any more, so the run's annotation {annotation} with value {chosen:?} has \
          no effect. Possible causes: (1) After the run was created, somebody set the annotation, or Tekton copied it from \
          the run's Pipeline. (2) A resolver fetched the Pipeline, and one of the Pipeline's annotations has a value that is not \
-         allowed for this run. Then all of them are ignored.{more} If a value is not allowed, first ask your operator to allow \
+         allowed for this run. Then all coscheduler.dev annotations of this Pipeline are ignored.{more} If a value is not allowed, first ask your operator to allow \
          it. To use the annotation, create a new run with this annotation. It may also be on the Namespace, or on the run's \
          Pipeline if that Pipeline is in this namespace."
     );

@@ -27,14 +27,14 @@ texts! {
          pod does not appear, ask your operator whether placeholder-manager, affinity-planner and watcher are running.";
 
     waits_for_scheduler(pod: &str): WaitsForScheduler =
-        "The scheduler has not bound pod {pod} yet. Perhaps it has not yet noticed that the pod can run now. Wait some seconds \
-         until the scheduler tries again.";
+        "The scheduler has not yet bound pod {pod}, or the placeholder that the pod follows. Wait some seconds: the scheduler \
+         tries again by itself.";
 
     scheduler_makes_room(pod: &str, node: &str): WaitsForScheduler =
         "The scheduler has chosen node {node} for pod {pod}, and may have to remove other pods first. Wait some seconds.";
 
     waits_for_own_pods(node: &str): WaitsForOwnPods =
-        "Not all pods of the run have room on node {node} at the same time. Wait until some of them have ended. To run more pods \
+        "Node {node} has no room for all pods of the run at the same time. Wait until some of them have ended. To run more pods \
          at the same time, use larger nodes, or reduce the requests of the pods.";
 
     pod_cannot_follow(pod: &str, node: &str): PodCannotFollow =
