@@ -41,7 +41,7 @@ struct Seen {
     is_placeholder: bool,
     /// True if the pod is neither a placeholder nor a pod of a run.
     is_foreign: bool,
-    /// The placeholder that the pod is, or whose node it must share.
+    /// If the pod belongs to a placeholder, this placeholder. Otherwise, the placeholder whose node the pod must share.
     placeholder: Option<String>,
     /// The name of the TaskRun, while the scheduler finds no node for the pod.
     waits: Option<String>,

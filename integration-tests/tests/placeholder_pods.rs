@@ -133,7 +133,8 @@ fn p1_p6_v2_a_placeholder_is_a_pod_of_the_run_and_nothing_is_left_of_it() -> Out
     })
 }
 
-/// Even a placeholder that reserves room is created with all its requests and without the scheduling gate.
+/// A placeholder that is only a pod is created without a scheduling gate. If it reserves room, its first requests include this
+/// room. So the reservation costs only one write, which reduces the requests later.
 #[test]
 fn b3_a_placeholder_costs_two_writes_and_its_reservation_one() -> Outcome {
     with_pods(async |scene| {

@@ -74,7 +74,7 @@ fn n6_a_change_of_a_run_that_is_nobodys_business_costs_no_request() -> Outcome {
                     })
                 })
                 .await?;
-            // Wait for Tekton's last write to the run for now.
+            // After Tekton has written this reason, Tekton does not write to the run until a task ends.
             scene
                 .until("measured", "is running", |run: Option<&PipelineRun>| {
                     let condition = run.and_then(integration_tests::look::condition);

@@ -150,7 +150,7 @@ impl ChildRun {
         })
     }
 
-    /// True if the object has a group annotation, and a coscheduled PipelineRun is its controller.
+    /// True if the object's controller is a PipelineRun, and both have annotation [`GROUP`].
     fn is_of_pinned_run(&self) -> bool {
         let controller = self.controller.as_ref();
         self.owner_group.is_some() && controller.is_some_and(OwnerReference::is_pipeline_run)

@@ -151,7 +151,7 @@ reason_codes! {
     /// In mode `workspaces`, a claim has no placeholder, because several nodes can mount it at once, and key `coschedule-claims`
     /// is `node-bound` (V8).
     ClaimShared: None,
-    /// A claim's name has a variable whose value was not known when the run was created (V9).
+    /// A claim's name has a variable without a known value, or with a value that differs between tasks (V9).
     ClaimNameVariable: Some(Warning),
     /// A workspace is bound to a claim without a name.
     ClaimNameEmpty: Some(Warning),
@@ -205,8 +205,8 @@ reason_codes! {
     /// A placeholder's pod is created again, so that the placeholder gets another node, or the node of the run's pods (N2).
     /// There are four cases. The placeholder's node could not take a waiting pod. Or the placeholder had no node, and the
     /// restriction of its pod to certain nodes is out of date. Or the placeholder had no node, and its new pod may run only on
-    /// the node of the run's pods. Or the scheduler could not bind the placeholder, and may be binding pods of the run to the
-    /// node that it had chosen.
+    /// the node of the run's pods. Or the scheduler could not bind the placeholder of an isolated run, and may be binding pods
+    /// of the run to the node that it had chosen.
     PlaceholderMoved: Some(Normal),
     /// A placeholder reserves less room for the pods of its run (B3):
     ///

@@ -43,8 +43,8 @@ pub(crate) fn watched(client: &Client) -> (Api<StatefulSet>, watcher::Config) {
 }
 
 impl Requests {
-    /// First creates the claims that no StatefulSet controller creates for a placeholder, and then the placeholder. A
-    /// placeholder that is only a pod gets the first of `sizes` that the API server accepts. Returns the Events about refused
+    /// First creates the claims that the StatefulSet controller does not create for the placeholder, and then the placeholder.
+    /// A placeholder that is only a pod gets the first of `sizes` that the API server accepts. Returns the Events about refused
     /// sizes, or `None` if the run has this placeholder already. If Tekton's assistant created the StatefulSet of an adopted
     /// run, takes over this StatefulSet (B7).
     ///

@@ -40,12 +40,12 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// The requests of all clients for each run.
+    /// The requests that all clients together send for one run on average.
     pub(crate) fn all_requests(&self) -> f64 {
         self.requests.values().flat_map(BTreeMap::values).sum()
     }
 
-    /// The CPU of all our services for each run, in milliseconds.
+    /// The CPU that all our services together use for one run on average, in milliseconds.
     pub(crate) fn cpu_of_ours(&self) -> f64 {
         let ours = Service::ALL.map(|service| self.cpu.get(service.name()));
         ours.into_iter().flatten().sum()

@@ -28,9 +28,12 @@ pub fn awaits_pipeline(run: &PipelineRun) -> bool {
 }
 
 /// Decides about an update of `old` that adds choices while the run awaits its Pipeline. The update is `question.run`. The
-/// choices have no effect in four cases: one of the values does not exist or is not allowed; the chosen mode is `workspaces` or
-/// `disabled`, but admission has replaced `volumeClaimTemplate`s of the run by claims; Tekton's own flag is on, or there has been
-/// no valid configuration yet; or the pinned annotations of `old` cannot be read.
+/// choices have no effect in these cases:
+///
+/// - One of the values does not exist or is not allowed.
+/// - The chosen mode is `workspaces` or `disabled`, but admission has replaced `volumeClaimTemplate`s of the run by claims.
+/// - Tekton's own flag `coschedule` is not `disabled`, or there has been no valid configuration yet.
+/// - The pinned annotations of `old` cannot be read.
 pub fn choose_late(in_force: InForce<'_>, old: &PipelineRun, question: &Question<'_>) -> Admission {
     let restored = restore(old, question.run);
     chosen(in_force, old, question, &restored).unwrap_or(restored)

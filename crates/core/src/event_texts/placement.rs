@@ -17,8 +17,8 @@ texts! {
     reservation_of_claims(placeholder: &str, asked: &Amounts, asks: &Amounts): ReservationReduced =
         "The scheduler found no node for placeholder {placeholder}, which asked for {asked}. Only some nodes can reach the \
          volumes of its claims. The placeholder now asks for {asks}: its own requests, and those of the largest pod that either \
-         uses one of these claims or already waits for the placeholder. Pods that use none of these claims may run on other \
-         nodes.";
+         uses one of these claims or already waits for the placeholder. A pod that uses none of these claims can run on another \
+         node if it finds no room beside the placeholder.";
 
     reservation_under_quota(placeholder: &str): ReservationReduced =
         "Placeholder {placeholder} reserves no room for the pods of the run at first, because a ResourceQuota of the namespace \
@@ -45,8 +45,7 @@ texts! {
     placeholder_not_bound(placeholder: &str): PlaceholderMoved =
         "The scheduler chose a node for placeholder {placeholder}, but the binding failed. The scheduler may already be binding \
          pods of the run to the same node, because it does not wait for the placeholder's binding. So the placeholder's pod is \
-         created again. The new pod waits until the node of these pods is known, but at most until three seconds after the \
-         failure.";
+         created again. The new pod waits until these pods are bound, but at most until three seconds after the failure.";
 
     pod_let_go(pod: &str, placeholder: &str): PodLetGo =
         "Pod {pod} is now allowed to run on another node than placeholder {placeholder}. The scheduler found no node that can \

@@ -28,8 +28,8 @@ refusals! {
          operator allows this value.";
     /// Pod Security does not allow the placeholder's pod.
     pod_security_violated: PodSecurityViolated,
-        "Remove the field that Pod Security names here from the run's podTemplate, and create the run again. Or set a less \
-         strict Pod Security level, or a later Pod Security version, in the labels of the namespace.";
+        "This error names a field. Remove the field from the run's podTemplate, and create the run again. Or set a less strict \
+         Pod Security level, or a later Pod Security version, in the labels of the namespace.";
     /// A policy or an admission webhook denied the object.
     admission_denied: AdmissionDenied,
         "Change this policy or webhook so that it allows objects with label app.kubernetes.io/managed-by: \

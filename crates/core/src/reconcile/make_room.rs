@@ -166,7 +166,8 @@ impl<'a> Placed<'a> {
             let record = Record {
                 left: Some(node.to_owned()),
                 moved: before.moved.clone().filter(|_| before.ended >= ended),
-                ended,
+                // A new leader may not have seen all pods that ended.
+                ended: before.ended.max(ended),
                 ..before.clone()
             };
             decision.steps.push(ask_again(self, record, reason));
@@ -222,7 +223,8 @@ impl<'a> Placed<'a> {
         for pod in waiting.iter().filter(|pod| self.is_free(pod)) {
             let answer = self.observed.answers.get(&pod.object.uid);
             let times = answer.map_or(0, |answer| answer.let_go);
-            // Tekton creates the pod again after each step, so the pod's age is the time since the last step.
+            // Each time the manager lets the pod go, Tekton creates the pod again. So the pod's age is the time since the last
+            // time.
             let last = pod.created.filter(|_| times > 0);
             let rests = self.rests(pause(times, FIRST_PAUSE, LONGEST_PAUSE), last);
             if times < TRIES

@@ -19,7 +19,7 @@ pub(super) const TARGET: &str = "control_plane";
 /// The name of this binary in [`TestBinary`].
 pub(super) const BINARY: &str = "integration-tests control_plane";
 
-/// The cargo target with the tests of `test`: the common binary if `test` is a topic, otherwise `test` itself.
+/// The cargo target for `cargo xtask test --test <test>`: the common binary if `test` is a topic, otherwise `test` itself.
 pub(super) fn target<'a>(workspace: &Workspace, test: &'a str) -> &'a str {
     if is_topic(workspace, test) {
         TARGET

@@ -207,6 +207,14 @@ fn n2_moves_wait_longer_and_longer_whichever_replica_made_them_and_all_placehold
     assert_eq!(blocked(&sixth), Some("MovesExhausted"));
     // A pod has ended since the last move, so the run made progress, and the count begins anew.
     assert_eq!(left(&after([2, 3], &["done"])), Some((1, "node-1")));
+
+    // A new leader has not seen yet that two pods ended. When it sees this later, the run has made no progress.
+    let mut observed = waiting();
+    own(&mut observed).record.ended = 2;
+    let decision = &settled(&mut observed);
+    let mut records =
+        taken!(decision, Step::Evict(Eviction { record: Some(record), .. }) => record.ended);
+    assert_eq!(records.next(), Some(2));
 }
 
 /// Kubernetes resizes no extended resource, so the placeholder cannot ask for it.

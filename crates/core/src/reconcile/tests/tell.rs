@@ -410,7 +410,8 @@ fn n2_a_volume_that_two_nodes_reach_does_not_tie_a_placeholder() {
     assert_eq!(tied(&observed), [""; 0]);
 }
 
-/// If the text changed with the used part, each change would become another Event.
+/// The API server's error names the used part of the quota. If the Event's text did too, each change of this part would become
+/// another Event.
 #[test]
 fn b3_a_refused_reservation_is_told_without_the_used_part_of_a_quota() {
     let told = |used: &str| {
