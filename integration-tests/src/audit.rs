@@ -149,9 +149,9 @@ pub fn requests(bed: &TestBed, Mark(from): Mark) -> anyhow::Result<Vec<Request>>
         .collect()
 }
 
-/// The requests of our services, without requests whose number depends on the time and not on runs. Left out are requests for
-/// Leases, watches, and one list for each watch that the API server has ended: the list across all namespaces with which the
-/// cache starts again. All other lists count.
+/// The requests of our services, except those whose number depends on the time and not on runs. These exceptions are watches,
+/// requests for Leases, and one list for each watch that the API server has ended: the list across all namespaces with which
+/// the cache starts again. All other lists count.
 pub fn of_services(requests: Vec<Request>) -> Vec<Request> {
     let mut ended = BTreeMap::<_, usize>::new();
     let mut ours = Vec::new();

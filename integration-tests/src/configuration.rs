@@ -181,7 +181,7 @@ pub async fn planned_in(channel: Channel, mode: Mode) -> anyhow::Result<()> {
     }
 }
 
-/// Creates a run in dry runs, until admission's answer meets `condition`.
+/// Creates a run as a dry run, again and again, until admission's answer meets `condition`.
 ///
 /// # Errors
 ///

@@ -112,7 +112,8 @@ impl Scene<'_> {
     }
 
     /// Deletes the nodes that Karpenter added to the scene's pool, and returns their sizes. The sizes come from Karpenter's
-    /// instance types: the capacity that its provider writes on a node covers only the pods for which Karpenter added the node.
+    /// instance types, because the capacity that its provider writes on a node covers only the pods for which Karpenter added
+    /// the node.
     ///
     /// # Errors
     ///
@@ -131,7 +132,7 @@ impl Scene<'_> {
                     if nodes.list(&of_pool).await?.items.is_empty() {
                         return anyhow::Ok(());
                     }
-                    // If a claim is deleted before its node is registered, Karpenter forgets the node.
+                    // If a NodeClaim is deleted before its node is registered, Karpenter forgets the node.
                     let all = DeleteParams::default();
                     nodes.delete_collection(&all, &of_pool).await?;
                 }

@@ -141,8 +141,8 @@ impl History {
     }
 
     /// Allows that pods on two nodes use the same claim in this namespace. Some tests evacuate nodes on which tasks run. These
-    /// tasks keep their volume while the placeholder is bound elsewhere. A real kubelet would make the placeholder wait, but the
-    /// bed has none.
+    /// tasks keep their volume while the placeholder is bound elsewhere. A real kubelet would make the placeholder wait, but
+    /// the simulated kubelets of the bed do not.
     pub fn exempt(&self, namespace: &str) {
         self.log().exempt.insert(namespace.to_owned());
     }

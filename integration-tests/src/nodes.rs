@@ -1,4 +1,4 @@
-//! Nodes of a test's own (a pool), on which the node selector of a run keeps its pods; and events of nodes.
+//! The nodes of one test (a pool), and events of nodes. The node selector of a run keeps the run's pods on the pool.
 
 use std::fmt;
 

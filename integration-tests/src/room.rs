@@ -75,8 +75,8 @@ impl Room {
     }
 
     /// The number of crowded tasks whose room other pods had taken. For such a task, the placeholder requested enough CPU for
-    /// the run at the time when it was bound: as much as the waiting pod and the run's other pods on the node need, plus the CPU
-    /// that the placeholder still requests for the run.
+    /// the run when the placeholder was bound: as much as the waiting pod and the run's other pods on the node need, plus the
+    /// CPU that the placeholder still requests for the run.
     pub fn taken(&self) -> usize {
         self.taken.len()
     }

@@ -28,7 +28,7 @@ pub fn resource() -> &'static str {
     }
 }
 
-/// As [`only_pods`], for a test whose subject is a StatefulSet. Prints that the test is skipped.
+/// As [`only_pods`], for a test whose subject is a StatefulSet. If true, prints that the test is skipped.
 #[allow(clippy::print_stdout, reason = "a skipped test must be seen")]
 pub fn without_sets() -> bool {
     let skipped = only_pods();
@@ -98,7 +98,7 @@ impl Scene<'_> {
         Ok(sets(&pods.await?))
     }
 
-    /// The objects of the kind of which placeholders are.
+    /// The API of the resource whose objects are new placeholders.
     pub fn placeholder_objects(&self) -> Api<DynamicObject> {
         let kind = match only_pods() {
             true => ApiResource::erase::<Pod>(&()),

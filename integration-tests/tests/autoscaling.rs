@@ -211,7 +211,7 @@ fn n7_an_autoscaler_adds_nodes_for_runs_that_reserve_nothing() -> Outcome {
     in_each_mode(Reserves::Nothing, &[6])
 }
 
-/// With `--peak-wait`, the placeholder waits with the room for all four tasks until Karpenter has added a node for it.
+/// With `--peak-wait`, the placeholder requests the room for all four tasks until Karpenter has added a node with this room.
 #[test]
 fn n7_b3_an_autoscaler_adds_a_node_for_the_tasks_that_run_side_by_side() -> Outcome {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,8 +1,8 @@
-//! A large cluster with a run that has many waiting pods. Meanwhile, the nodes of other runs' placeholders are cordoned (N8, N1).
-//! Then the scheduler takes placeholders first (component `placeholder-priority`), and there are also a tenant whose placeholders
-//! are refused, and a tenant whose placeholders fit on no node. Other tenants create runs, and the nodes of their placeholders are
-//! cordoned. Before all this, the test creates some runs at once, to check that inter-pod affinity is quick enough on this many
-//! nodes (P2).
+//! A large cluster with noisy tenants. Other tenants create runs, and the nodes of their placeholders are cordoned (N8, N1). In
+//! the first part, the noise is one run with many waiting pods. In the second part, the scheduler takes placeholders first
+//! (component `placeholder-priority`). There are then two more noisy tenants: one whose placeholders are refused, and one whose
+//! placeholders fit on no node. Before all this, the test creates some runs at once, to check that inter-pod affinity is quick
+//! enough on this many nodes (P2).
 //!
 //! `COSCHEDULER_CROWD=256,1000,500` sets the numbers of waiting pods, of refused runs and of unplaceable runs.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stderr)]

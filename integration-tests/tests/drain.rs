@@ -264,7 +264,7 @@ fn n1_a_node_drained_with_fifty_runs_on_it_costs_a_few_requests_a_run() -> Outco
             let bound = BOUNDS.iter().find(|(of, _)| *of == verb);
             let mut bound = bound.map_or(0.0, |(_, bound)| *bound);
             if only_pods() && verb == "list" {
-                // Before a StatefulSet takes the pod's place, the manager looks if the pod is gone.
+                // Before the StatefulSet that replaces a pod creates its own pod, the manager checks that the old pod is gone.
                 bound += 1.0;
             }
             let count = a_run(count);

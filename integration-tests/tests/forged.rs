@@ -90,7 +90,7 @@ const FORGERIES: [Forgery; 7] = [
     },
 ];
 
-/// Names every field, without `..`: this does not compile with a new field, until the field is here and in [`FORGERIES`].
+/// Names every field, without `..`, so that a new field is a compile error. Add the new field here and to [`FORGERIES`].
 fn _every_field(ensure: EnsureRequest, release: ReleaseRequest) {
     let EnsureRequest { pipeline_run: _ } = ensure;
     let ReleaseRequest { pipeline_run } = release;

@@ -106,7 +106,7 @@ async fn no_false_alarm(scene: &Scene<'_>, names: &[String], expected: &[&str]) 
         );
         let done = found["done"].as_bool().context("no field done")?;
         under_way += usize::from(!done);
-        // The caller also waits for the end of the runs, and counts the time.
+        // The caller waits for the end of the runs at the same time, with a time limit. Let it continue.
         tokio::task::yield_now().await;
     }
     let all = names.len();
@@ -227,8 +227,8 @@ fn b2_m4_a_hundred_isolated_runs_at_once_on_twenty_nodes() -> Outcome {
     in_mode("isolate-pipelinerun", 20, async |scene| {
         let names = names(0..RUNS);
         submit(scene, &names).await?;
-        // The second code: the scheduler has a volume created for a placeholder, and then rejects the placeholder because its claim
-        // has just changed. Another run may take the node in between.
+        // The second code: the scheduler requests a volume for a placeholder, and then rejects the placeholder because its
+        // claim has just changed. Another run may take the node in between.
         let waits = ["NoIsolatedNode", "ClaimsNotMovable"];
         let looks = no_false_alarm(scene, &names, &waits);
         try_join(succeed(scene, &names), looks).await?;

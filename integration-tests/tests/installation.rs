@@ -827,7 +827,7 @@ async fn burst(scene: &Scene<'_>) -> Outcome {
     Ok(())
 }
 
-/// Creates runs as dry runs until one is refused, so often that no moment of a rotation is missed.
+/// Creates runs as dry runs, so often that no moment of a rotation is missed, until one is refused.
 async fn a_run_is_refused(scene: &Scene<'_>) -> anyhow::Error {
     let dry_run = PostParams {
         dry_run: true,
@@ -846,7 +846,7 @@ async fn a_run_is_refused(scene: &Scene<'_>) -> anyhow::Error {
     }
 }
 
-/// Connects to the webhook again and again, as an API server without an open connection does. It trusts the CA bundle that the
+/// Connects to the webhook again and again, as an API server without an open connection does. Trusts the CA bundle that the
 /// webhook configuration had 200 ms earlier.
 async fn the_webhook_is_refused(scene: &Scene<'_>) -> anyhow::Error {
     loop {

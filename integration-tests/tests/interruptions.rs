@@ -29,8 +29,8 @@ const SIZING: &str = "!variables.resizes || has(object.spec.nodeName)";
 /// A CEL expression that is false for a change that removes a scheduling gate.
 const OPENING: &str = "variables.creates || !has(oldObject.spec.schedulingGates) || \
                        has(object.spec.schedulingGates)";
-/// A CEL expression that is false for a resize of a placeholder without a gate, which gives room up. If the scheduler could not
-/// bind the placeholder at first, the manager may give room up before the placeholder is bound.
+/// A CEL expression that is false for a resize of a placeholder without a gate. Such a resize gives room up. If the scheduler
+/// could not bind the placeholder at first, the manager may give room up before the placeholder is bound.
 const HAND_OVER: &str = "!variables.resizes || has(object.spec.schedulingGates)";
 /// A CEL expression that is false for the creation of a placeholder's pod.
 const CREATION: &str = "!variables.creates || request.kind.kind != 'Pod' || \
@@ -201,9 +201,9 @@ async fn begin(scene: &Scene<'_>, step: Step, mode: &str) -> Outcome {
 }
 
 /// Creates two nodes. Only the first one has room for the whole run and its placeholder. The second node is emptier, so the
-/// scheduler prefers it for a placeholder that has lost its reservation. The second node has room for task one: otherwise, the
-/// placeholder would prefer the first node by name. The second node has no room for task two, because a waiting placeholder
-/// requests that much.
+/// scheduler prefers it for a placeholder that has lost its reservation. The second node has room for task one. Otherwise, the
+/// placeholder would have a preferred node affinity to the first node. The second node has no room for task two: a waiting
+/// placeholder requests at least as much as task two, and must not fit there.
 async fn two_nodes(scene: &Scene<'_>) -> Outcome {
     scene.pool_of(&[("8", 110), ("1500m", 110)]).await?;
     stranger(scene, &scene.pool_node(1), "3").await

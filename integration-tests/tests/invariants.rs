@@ -1,5 +1,5 @@
-//! Every test checks that no volume for one node is in use on two nodes. These tests show that this check fails a test that
-//! breaks the rule, and no other test.
+//! Every test checks that no volume for one node is in use on two nodes. These tests show that a test that breaks this rule
+//! fails the check, and that no other test does.
 #![allow(clippy::unwrap_used, clippy::panic)]
 
 use integration_tests::{Scene, alone, shared};

@@ -302,7 +302,7 @@ fn n8_two_thousand_runs_that_have_ended_cost_a_new_leader_next_to_nothing() -> O
 }
 
 /// Sends a request until its review is answered in time. On a busy machine, the API server sometimes does not wait long enough
-/// for a large one.
+/// for the answer to a large review.
 async fn in_time(mut send: impl AsyncFnMut() -> Outcome) -> Outcome {
     until("the review is answered in time", async || {
         match send().await {

@@ -183,7 +183,8 @@ fn n5_without_a_webhook_runs_are_refused_or_admitted_as_disabled_as_the_operator
             assert_eq!(pod.spec.as_ref().unwrap().affinity, None);
         }
 
-        // Nobody can write an annotation of admission on a new run while the webhook is down, so no service believes one.
+        // While the webhook is down, the API server refuses a new run with an annotation that only our services may write. So
+        // no service believes such an annotation.
         let create = async |annotations: Value| {
             let object = two("annotated").metadata("annotations", annotations);
             let resource = "tekton.dev/v1/pipelineruns?dryRun=All";

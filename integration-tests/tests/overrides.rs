@@ -590,7 +590,7 @@ async fn override_is_ignored(scene: &Scene<'_>, name: &str) -> Outcome {
     Ok(())
 }
 
-/// A run of a Pipeline that this test delivers as a resolver, with these workspaces.
+/// A run with these workspaces. This test delivers the run's Pipeline, as a resolver does.
 fn remote(name: &str, workspaces: Value) -> Value {
     let mut object = pending(name, &json!({"resolver": "test"}), &json!({}));
     object["spec"].as_object_mut().unwrap().remove("status");
@@ -598,7 +598,7 @@ fn remote(name: &str, workspaces: Value) -> Value {
     object
 }
 
-/// A Pipeline with two tasks that may use workspace `source`, which chooses this mode.
+/// A Pipeline that chooses this mode. With `uses_workspace`, its two tasks use workspace `source`.
 fn chosen_pipeline(mode: Option<&str>, uses_workspace: bool) -> Value {
     let mut found = pipeline("found", &choice(mode));
     let mut tasks = json!([

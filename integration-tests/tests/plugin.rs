@@ -394,7 +394,7 @@ fn b5_status_works_with_few_rights_and_names_those_that_lack() -> Outcome {
 
         let runs = json!({"apiGroups": ["tekton.dev"], "resources": ["pipelineruns"], "verbs": ["get", "list"]});
         grant(&scene, &json!([runs])).await?;
-        // The API server's own cache of rights follows.
+        // The API server's own cache of rights shows the change a moment later.
         look::until("the user may list PipelineRuns", async || {
             Ok(plugin(&arguments)?.status.success())
         })
@@ -1256,7 +1256,7 @@ fn without_admission(plan: &Value) -> Value {
     for run in plan["runs"].as_array_mut().unwrap() {
         run["warnings"] = json!([]);
         forget_version(&mut run["annotations"]);
-        // The file with the ConfigMap, or the ConfigMap.
+        // This names the file with the ConfigMap, or the ConfigMap itself.
         run["modeFrom"].take();
     }
     plan
@@ -1438,7 +1438,7 @@ fn b5_ui_works_without_the_right_to_read_nodes_and_fails_without_the_others() ->
             {"apiGroups": [""], "resources": ["pods"], "verbs": verbs},
         ]);
         grant(&scene, &rules).await?;
-        // The API server's own cache of rights follows.
+        // The API server's own cache of rights shows the change a moment later.
         let mut page = Watch::start(&ui)?;
         look::until("the page is served", async || {
             if page.process.try_wait()?.is_some() {

@@ -54,7 +54,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const CLEANED_UP: Duration = Duration::from_secs(30);
 /// The environment variable with the seed of a repeated test.
 const SEED: &str = "COSCHEDULER_SEED";
-/// The name of a deed that needs StatefulSets.
+/// The name of a disturbance that needs StatefulSets.
 const SETS_GO: &str = "delete the StatefulSet";
 const MODES: [&str; 4] = [
     "disabled",
@@ -304,8 +304,8 @@ impl Case {
     }
 }
 
-/// The runs and pods of the namespace that the watches have shown, by the run's uid and by name. Each run that is waited for reads
-/// its objects after every event, so copies must be cheap.
+/// The runs and pods of the namespace that the watches have shown, by the run's uid and by name. While the test waits for a
+/// run, it reads the run's objects after every event, so copies must be cheap.
 #[derive(Default)]
 struct World {
     runs: Kept<PipelineRun>,

@@ -317,7 +317,7 @@ fn rule(group: &str, resource: &str) -> Value {
     json!({"apiGroups": [group], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]})
 }
 
-/// Placeholders of each kind. (`refused` creates a pod as a dry run, so the rule applies to pods too.)
+/// A webhook's rule for placeholders of each kind. (`refused` creates a pod as a dry run, so the rule applies to pods too.)
 fn placeholders() -> Value {
     let mut rule = rule("", "pods");
     rule["apiGroups"] = json!(["", "apps"]);
@@ -332,7 +332,8 @@ fn silent_port() -> u16 {
     SILENT.local_addr().unwrap().port()
 }
 
-/// Creates a webhook with this port. The API server gives up after thirty seconds, or if there is no TLS after ten.
+/// Creates a webhook with this port. The API server gives up after thirty seconds, or after ten seconds if the TLS handshake
+/// has not ended by then.
 async fn webhook(scene: &Scene<'_>, port: u16, rule: Value) -> Outcome {
     let configuration = json!({"metadata": {"name": scene.namespace}, "webhooks": [{
         "name": "down.example.dev",

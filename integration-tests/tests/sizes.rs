@@ -127,7 +127,8 @@ fn pinned(annotations: &std::collections::BTreeMap<String, String>) -> Sizes {
     Sizes::read(annotations).unwrap()
 }
 
-/// Waits until the webhook pins, and Tekton creates, a pod with the requests `expect` for a step without requests.
+/// Waits until the webhook pins the requests `expect` for a step without requests, and until Tekton creates a pod with these
+/// requests.
 async fn settled(scene: &Scene<'_>, expect: &str) -> Outcome {
     let ours = async {
         loop {

@@ -26,8 +26,8 @@ use crate::object::{Configurations, Object};
 const PERIOD: Duration = Duration::from_millis(200);
 /// The delay before a failed request is repeated.
 const RETRY: Duration = Duration::from_secs(2);
-/// How long this process waits before it writes rules again that it did not remove itself. Another replica may have removed them
-/// because it noticed an uninstallation first.
+/// If somebody else removes the rules, this process waits for this time before it writes them again. Another replica may have
+/// removed them because it noticed an uninstallation first.
 const LOST: Duration = Duration::from_secs(2);
 /// How long the planner may take to answer.
 const PLANNER: Duration = Duration::from_secs(2);

@@ -45,8 +45,8 @@ impl Known {
         }
     }
 
-    /// Takes over the received state of both ConfigMaps, with two exceptions. An older state of Tekton's flag is ignored. A valid
-    /// configuration is replaced neither by violations nor by an older configuration.
+    /// Takes over the received state of both ConfigMaps, with two exceptions. An older state of Tekton's flag is ignored. A
+    /// valid configuration stays if the message has violations or an older configuration.
     fn update(&mut self, sent: Self) {
         if sent.tekton_version >= self.tekton_version {
             self.tekton_coschedule = sent.tekton_coschedule;

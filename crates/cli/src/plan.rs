@@ -2,8 +2,8 @@
 //! planner and the manager call. With `--server`, the planner admits the runs.
 //!
 //! Names derive from the uids of the request and of the run, which only the API server knows. So the names in an answer about a
-//! new run are examples. In the cluster, the names are different, but there are as many objects, and they refer to each other in
-//! the same way.
+//! new run are examples. In the cluster, the names are different, but the number of objects is the same, and they refer to each
+//! other in the same way.
 
 mod answer;
 mod documents;

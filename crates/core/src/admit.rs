@@ -69,8 +69,9 @@ pub struct Question<'a> {
     /// three cases: no PipelineRun is the controller, the controller has no group annotation, or the run itself has no group
     /// annotation.
     pub owner_group: Option<&'a str>,
-    /// If the run names claims of other runs in its namespace, this map has one entry for each of these runs: the run's group,
-    /// and the value of its stored annotation [`VOLUME_CLAIM_TEMPLATES`](crate::annotations::VOLUME_CLAIM_TEMPLATES) (V2a).
+    /// If the run names claims of other runs in its namespace, this map has one entry for each of these other runs: the other
+    /// run's group, and the value of its stored annotation
+    /// [`VOLUME_CLAIM_TEMPLATES`](crate::annotations::VOLUME_CLAIM_TEMPLATES) (V2a).
     pub source_templates: Option<&'a BTreeMap<String, String>>,
     /// Other objects on which the names of claims depend (V9). `None` if they are not known.
     pub catalog: Option<&'a Catalog>,
@@ -162,9 +163,9 @@ impl RewrittenSource {
 ///
 /// - If Tekton creates the run as a child of a coscheduled run, the run uses the placeholders of its parent. A child never has a
 ///   placeholder of its own.
-/// - While Tekton's own flag `coschedule` is on, the run is adopted (B7) if four conditions hold: the flag's value is a mode;
-///   key `adopt-runs-in` contains the run's namespace; no PipelineRun is the run's controller; and the run has no label
-///   `tekton.dev/pipelineRunUID`.
+/// - While Tekton's own flag `coschedule` is on (not `disabled`), the run is adopted (B7) if four conditions hold: the flag's
+///   value is a mode; key `adopt-runs-in` contains the run's namespace; no PipelineRun is the run's controller; and the run has
+///   no label `tekton.dev/pipelineRunUID`.
 /// - The run is not coscheduled in four cases: `spec.managedBy` names another controller (M5); there has been no valid
 ///   configuration yet (M7); Tekton's own flag is on and the run is not adopted (M9); or the mode is `disabled`. In these cases,
 ///   admission pins nothing, and removes reserved annotations. The next item has the only exception.

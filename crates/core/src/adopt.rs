@@ -1,7 +1,8 @@
 //! Adopts runs for which Tekton's own affinity assistant creates the placeholders (B7). Before an operator turns off Tekton's
-//! flag, the operator sets key [`ADOPT_RUNS_IN`]. While the flag is still on, admission pins new runs in Tekton's mode, with the
-//! names that Tekton uses. Admission pins an existing run when somebody sets annotation [`ADOPTED`] on this run. When the flag is
-//! turned off later, new TaskRuns of the adopted runs still find their placeholder and their claims.
+//! flag `coschedule` (sets it to `disabled`), the operator sets key [`ADOPT_RUNS_IN`]. While the flag is still on, admission
+//! pins new runs in Tekton's mode, with the names that Tekton uses. Admission pins an existing run when somebody sets
+//! annotation [`ADOPTED`] on this run. When the flag is turned off later, new TaskRuns of the adopted runs still find their
+//! placeholder and their claims.
 
 use std::collections::BTreeMap;
 
@@ -283,7 +284,7 @@ mod tests {
         assert_eq!(plan.reasons[0].code.as_str(), "TektonBegins");
     }
 
-    /// Placeholder and claim of a new TaskRun of the run that Tekton binds to claim `bound`.
+    /// Tekton binds a new TaskRun of the run to claim `bound`. Returns the TaskRun's placeholder and claim after admission.
     fn task_run(run: &PipelineRun, bound: &str) -> (String, String) {
         let child = ChildRun {
             kind: ChildKind::TaskRun,
@@ -422,7 +423,7 @@ mod tests {
         assert!(!is_asked(&adopted, &forged));
         let restored = restore(&adopted, &forged).apply(&forged);
         assert_eq!(restored.annotations, adopted.annotations);
-        // Tekton copies annotations of Pipelines and tasks to the TaskRuns of runs that do not have them.
+        // Tekton copies an annotation of a Pipeline or a task to the TaskRuns if the run does not have this annotation.
         let off = Configuration {
             mode: Mode::PipelineRuns,
             ..Configuration::default()

@@ -40,8 +40,8 @@ pub const COSCHEDULE_CLAIMS: &str = "coschedule-claims";
 /// Key of the values that a run, its Pipeline or its Namespace may choose in addition to the values in force (B1). Commas or
 /// white space separate the values. Default: none.
 pub const ALLOWED_OVERRIDES: &str = "allowed-overrides";
-/// Key of further values, in addition to those of [`ALLOWED_OVERRIDES`] (B1). A Namespace may choose them, and may allow them
-/// to its runs and Pipelines. Default: none.
+/// Key of further values, in addition to those of [`ALLOWED_OVERRIDES`] (B1). A Namespace may choose these values, and may
+/// allow its runs and Pipelines to choose them. Default: none.
 pub const NAMESPACE_MAY_ALLOW: &str = "namespace-may-allow";
 /// Key of the default pod template of placeholders (P3), as YAML or JSON. Default: empty. Tekton has the same key in its
 /// `config-defaults`.

@@ -5,7 +5,8 @@
 //! - `requests.rs`: amounts of resources;
 //! - `reconcile/make_room.rs`: a waiting pod with its requests; `reconcile/reserve.rs`: the nodes that a placeholder is limited
 //!   to;
-//! - `reconcile/tell/refusals.rs`, and the placeholder-manager: the causes that Kubernetes reports, and the owner of an object;
+//! - `reconcile/tell/refusals.rs`, and the placeholder-manager: the action that failed, the cause that Kubernetes reports, and
+//!   an object with its owner;
 //! - `node.rs`, `misplaced`, and `reconcile/tell.rs`: the problem of a node that pods cannot be on;
 //! - every module that makes a `Violation`: the fault of an annotation or of a configuration.
 //!

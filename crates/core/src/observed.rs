@@ -60,8 +60,8 @@ pub struct Observed {
     pub peak_wait: Duration,
     /// True if a ResourceQuota of the run's namespace limits CPU or memory.
     pub has_quota: bool,
-    /// True if the scheduler has found no node for a placeholder, of this run or of another one. If it cannot bind a placeholder
-    /// of this run, that placeholder may get the node.
+    /// True if a placeholder of any run waits, because the scheduler has found no node for it. If the scheduler cannot bind a
+    /// placeholder of this run to a node, the waiting placeholder may get this node.
     pub has_rivals: bool,
     /// Every node, by name.
     pub nodes: Arc<Nodes>,
@@ -202,8 +202,9 @@ impl Done {
         })
     }
 
-    /// The time between the last action and `now`. If a replica with a fast clock wrote the time of the last action, `now` may be
-    /// earlier. A pause must not last until the clock of this replica has reached that time.
+    /// The time between the last action and `now`. If a replica with a fast clock wrote the time of the last action, `now` may
+    /// be earlier than this time. The difference counts even then, so that a written time far in the future causes no long
+    /// pause.
     pub fn age(&self, now: Timestamp) -> Duration {
         now.duration_since(self.last).unsigned_abs()
     }

@@ -198,9 +198,10 @@ pub struct Eviction {
     pub unless_exists: Option<String>,
     /// The placeholder to which the pod belongs. `None` if it is the pod of a TaskRun.
     pub own: Option<Arc<Placeholder>>,
-    /// True if the placeholder's next pod gets PriorityClass [`EVACUATED_CLASS`](crate::pod_template::EVACUATED_CLASS), if this
-    /// class exists. If the placeholder has a controller, the pod stays until the next reconcile after this change. If the change
-    /// fails, the pod is deleted at once.
+    /// True if the manager first tries to give the placeholder's next pod PriorityClass
+    /// [`EVACUATED_CLASS`](crate::pod_template::EVACUATED_CLASS). If this succeeds and the placeholder has a controller, the
+    /// pod stays until the next reconcile. In all other cases, for example if the class does not exist, this step also deletes
+    /// the pod.
     pub raise: bool,
     /// The placeholder's new record, to write before the deletion. `None` if the record does not change.
     pub record: Option<Record>,
@@ -268,9 +269,9 @@ impl Decision {
     }
 }
 
-/// All placeholders of a run together leave their nodes at most this often because pods wait for room. The count begins anew
-/// when another pod of the run has ended. For a placeholder that could not give up its reservation, there is the same limit:
-/// the manager deletes its pod only while its record has fewer moves than this.
+/// The greatest number of times that the placeholders of a run, counted together, leave their nodes because pods wait for room.
+/// The count begins anew when another pod of the run has ended. For a placeholder that could not give up its reservation, there
+/// is the same limit: the manager deletes its pod only while its record has fewer moves than this.
 const MOVES: u32 = 5;
 
 /// The step that deletes a placeholder's pod, so that the scheduler chooses a node for the next pod. `record` is the

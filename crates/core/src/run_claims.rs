@@ -248,8 +248,8 @@ pub(crate) fn is_shared(claims: &RunClaims, claim_name: &str, run_uid: &str) -> 
     shared.any(|(workspace, claim)| claim.name(workspace, run_uid) == claim_name)
 }
 
-/// Marks claims as shared if several nodes can mount them at once (V8). Does not mark claims that the run names itself (not
-/// from a template) and that `known` lacks. Returns the names of these claims.
+/// Marks claims as shared if several nodes can mount them at once (V8). Does not mark an existing claim (not from a template)
+/// that `known` lacks. Returns the names of these unknown claims.
 pub(crate) fn mark_shared(
     claims: &mut RunClaims,
     run: &PipelineRun,

@@ -1,6 +1,7 @@
-//! The subsets of a run's tasks that contradict each other about the node (B1). For example, some tasks of a multi-architecture
-//! build have node selector `kubernetes.io/arch: amd64` in `taskRunSpecs`, and others have `arm64`. No node can run both kinds of
-//! tasks, so each subset has a placeholder of its own. Most runs have no such tasks, and so no subsets.
+//! Divides the tasks of a run into subsets, if the node selectors of some tasks contradict each other (B1). For example, some
+//! tasks of a multi-architecture build have node selector `kubernetes.io/arch: amd64` in `taskRunSpecs`, and others have
+//! `arm64`. No node can run both kinds of tasks, so each subset has a placeholder of its own. Most runs have no such tasks, and
+//! so no subsets.
 //!
 //! One subset is the *main* subset: its placeholder has the name of the placeholder for the whole run. The main subset has all
 //! tasks that do not contradict it. A claim that tasks of several subsets would use belongs to the main subset, together with
@@ -19,7 +20,7 @@ use crate::run_claims::{self, ClaimSource};
 use crate::sizes::{self, Catalog};
 
 /// The subsets of a run. The key is the part of a placeholder's name that identifies the subset. The key of the main subset is
-/// empty. The map is empty if no tasks contradict each other.
+/// empty. Except in mode `workspaces`, the map is empty if no tasks contradict each other.
 pub type Subsets = BTreeMap<String, Subset>;
 
 /// The key of the main subset.

@@ -47,8 +47,9 @@ pub(crate) struct Acted {
     pub look_later: bool,
     /// The Events to publish.
     pub events: Vec<Reason>,
-    /// The errors of the steps. After an error, the remaining steps are still taken, unless an admission webhook is down: it would
-    /// hold up the next request with the same purpose too, for up to thirty seconds.
+    /// The errors of the steps. After an error, the remaining steps are still taken, with one exception. If an admission
+    /// webhook is down, the remaining steps with the same purpose are skipped, because each could wait for the webhook for up
+    /// to thirty seconds.
     pub failed: Failed,
     /// For the run's author: the reason why a placeholder could not be created, or keeps its scheduling gate.
     pub refused: Option<Reason>,

@@ -12,8 +12,8 @@ use tokio::time::Instant;
 
 use crate::cache::RunKey;
 
-/// How long a created placeholder counts as existing, although this replica has not observed it: somebody may have deleted it at
-/// once.
+/// How long a created placeholder counts as existing although this replica has not observed it. The time is limited, because
+/// somebody may have deleted the placeholder at once.
 const UNOBSERVED: Duration = Duration::from_secs(2);
 
 /// The memory of all runs.

@@ -2,10 +2,10 @@
 //! refusals. Module `placeholder` has the requests about the controllers of placeholders' pods, and module `delete_claims`
 //! deletes claims.
 //!
-//! Transient errors (409, 429, 5xx, no connection) are retried with backoff and jitter. A 409 is not retried if the object exists
-//! already, or if its uid is not the expected one. There is no retry of patches, of deletions of one exact version, or of reads
-//! of a PriorityClass, and none if the API server cannot call a webhook or does not answer in time. The next reconcile of the run
-//! then decides again.
+//! Transient errors (409, 429, 5xx, no connection) are retried with backoff and jitter. A 409 is not retried if the object
+//! exists already, or if its uid is not the expected one. Patches, deletions of one exact version, and reads of a PriorityClass
+//! are not retried. No request is retried if the API server cannot call a webhook or does not answer in time. The next
+//! reconcile of the run then decides again.
 
 mod reservation;
 mod waiting_pods;

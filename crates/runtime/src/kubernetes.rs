@@ -51,7 +51,7 @@ impl KubernetesArgs {
             config.headers.push((header::USER_AGENT, user_agent));
         }
         // These are the layers of kube's own client. That client is not used here, because its connections send no pings, and
-        // because it repeats a refused request (429, 503, 504) for minutes: a watch would be that late.
+        // because it repeats a refused request (429, 503, 504) for minutes, so a watch could be minutes late.
         let service = || {
             anyhow::Ok(
                 ServiceBuilder::new()

@@ -109,8 +109,8 @@ impl Process {
         self.supervise(&self.0.loops, name.into(), until_drained);
     }
 
-    /// Spawns a task that runs until the process stops, like [`Process::spawn`]. But when the process stops, it cancels the
-    /// token that the task got, and waits a bounded time for the task to end.
+    /// Spawns a task that runs until the process stops, like [`Process::spawn`]. The task also gets a token. When the process
+    /// stops, it cancels this token, and waits a bounded time for the task to end.
     pub fn spawn_graceful<F>(
         &self,
         name: impl Into<String>,

@@ -1,5 +1,5 @@
-//! A work queue of keys. Watches of Kubernetes objects push the keys of changed objects, calls push keys too, and tasks work on
-//! them.
+//! A work queue of keys. Watches of Kubernetes objects push the keys of changed objects. Calls, timers and the work itself push
+//! keys too. Tasks work on the keys.
 //!
 //! Only one task at a time works on a key:
 //!
@@ -7,8 +7,8 @@
 //! - If a key is pushed while a task works on it, the key goes to the end of its namespace's line when the task ends, also
 //!   after a failure.
 //! - If the work fails, the queue retries it with exponential backoff and jitter until it succeeds. A key that is pushed during
-//!   a pause does not wait for the end of the pause. But if the work then fails again, the next pause is longer, up to a limit
-//!   (apart from jitter).
+//!   a backoff does not wait for the end of the backoff. But if the work then fails again, the next backoff is longer, up to a
+//!   limit (apart from jitter).
 //!
 //! Namespaces take turns (module `turns`).
 

@@ -33,7 +33,7 @@ const TOKEN_SECONDS: i64 = 7 * 24 * 3600;
 /// How long a detached bed may take to end.
 const DOWN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Texts in the error of a boot after which a second boot can succeed.
+/// If the error of a boot contains one of these texts, a second boot can succeed.
 const TRANSIENT: [&str; 2] = [
     // The ports were free when they were chosen, but another process may have taken one since.
     "address already in use",
@@ -263,7 +263,7 @@ impl TestBed {
     /// this call, start another process in [`TestBed::processes`] that runs [`kubelets`](crate::kubelets).
     ///
     /// # Errors
-    /// The guardian of the bed's processes is gone. The bed is then ended.
+    /// The guardian of the bed's processes (see `process.rs`) is gone. The bed is then ended.
     pub fn detach(self) -> Result<Detached> {
         let detached = Detached {
             kubeconfig: self.kubeconfig,

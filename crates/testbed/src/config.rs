@@ -30,8 +30,8 @@ pub struct Config {
     /// True if the API server serves `pods/resize`, as Kubernetes does since 1.33. Otherwise, it behaves like Kubernetes 1.34
     /// without this feature.
     pub resizes_pods: bool,
-    /// True if Karpenter adds nodes of 2, 4, 8 or 16 CPUs for pods that fit on no node. Karpenter is built if it is missing. In a
-    /// bed with Karpenter, no pod is deleted because of a taint.
+    /// True if Karpenter adds nodes of 2, 4, 8 or 16 CPUs for pods that fit on no node. Karpenter is built if it is missing. In
+    /// a bed with Karpenter, taints never cause the deletion of a pod.
     pub karpenter: bool,
     /// The folder of the programs and of the beds' files; `None` means `target/testbed` of this workspace.
     pub folder: Option<PathBuf>,

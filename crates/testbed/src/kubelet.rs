@@ -7,8 +7,8 @@
 //!   this condition, and the scheduler has checked that the pod fits. For a pod that was created with a node name, this module
 //!   sets the condition, if the pod fits.
 //! - *End.* The module ends a deleted pod, unless a TaskRun owns the pod or the pod has completed. KWOK would delete the pod by
-//!   its name, and sometimes twice (after each change of its node). The second request would delete the next pod of the same
-//!   name.
+//!   its name, and sometimes twice (after each change of the pod's Node object). The second request would delete the next pod
+//!   of the same name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -9,8 +9,8 @@ use kube::{Api, Client};
 
 use crate::process::ProcessGroup;
 
-/// The shortest and the longest time between two polls. Within these limits, it is four times as long as the last poll took,
-/// because the parts of a bed boot more slowly if polls keep the API server busy.
+/// The shortest and the longest time between two polls. Within these limits, the time is four times as long as the last poll
+/// took, because the parts of a bed boot more slowly if polls keep the API server busy.
 const PERIOD: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
 
 /// How long the API server may take to serve new kinds.

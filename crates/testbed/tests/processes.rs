@@ -13,7 +13,8 @@ use testbed::ProcessGroup;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// This variable is set for a second process of this test program: it is an owner that the test kills.
+/// This variable is set for a second process of this test program. The second process owns a group, and the test kills this
+/// process.
 const OWNER_FOLDER: &str = "TESTBED_TEST_OWNER_FOLDER";
 
 fn shell(script: &str) -> Command {

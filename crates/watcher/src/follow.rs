@@ -35,8 +35,7 @@ impl Runs {
     }
 
     /// Stores the state of a run. Returns false if there is nothing to report. There are three possible causes: the run was
-    /// done before this process saw it, its end is already reported (or this replica, which does not lead, has forgotten it),
-    /// or its plan is still that of the state before.
+    /// done before this process saw it, this process has removed the run after its end, or the run's plan has not changed.
     fn keep(&self, key: &ObjectKey, run: PipelineRun) -> bool {
         let mut runs = self.lock();
         let before = runs.get(key);

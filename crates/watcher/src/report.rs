@@ -52,8 +52,8 @@ pub(crate) async fn report(
             if answer.outcome != Some(superseded) {
                 (Outcome::Done, is_done)
             } else if runs.has(&key, &run) {
-                // The watch will deliver the manager's newer state. If its plan is the same, it causes no report, so this
-                // report must be repeated.
+                // The manager has a newer state of the run, which the watch will deliver here too. If the newer state has the
+                // same plan, it causes no report, so this report must be repeated.
                 (Outcome::Retry, false)
             } else {
                 (Outcome::Later(Duration::ZERO), false)

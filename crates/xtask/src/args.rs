@@ -179,9 +179,9 @@ pub(crate) enum BenchCommand {
     /// Measure the same runs with Tekton alone, with Tekton's own affinity assistant, and with our services
     ///
     /// Each measurement has a test bed of its own, and every second round has the reverse order. Prints ratios. Writes
-    /// docs/benchmarks.md, docs/benchmarks.json and the plots in docs/pictures. If a flag chooses other loads or modes, or with
-    /// --quick, writes them into target/bench-compare instead. Fails if a run fails or hangs, but checks no figure. Takes about
-    /// half an hour on two cores, once everything is built. Run it on an idle machine.
+    /// docs/benchmarks.md, docs/benchmarks.json and the plots in docs/pictures. With --quick, or if a flag chooses other loads
+    /// or modes, writes these files into target/bench-compare instead. Fails if a run fails or hangs, but checks no figure.
+    /// Takes about half an hour on two cores, once everything is built. Run it on an idle machine.
     Compare(CompareArgs),
     /// Measure a cluster that has room for a third of its runs, while other pods compete for this room
     ///
@@ -201,7 +201,7 @@ pub(crate) enum BenchCommand {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompareArgs {
-    /// Shapes of the runs. This flag, and each of the next five, chooses the loads instead of the default
+    /// Shapes of the runs. If this flag or one of the next five is set, the default loads do not run
     #[arg(long, value_name = "SHAPES", value_delimiter = ',',
           value_parser = ["one-claim", "slow-volume", "two-claims", "ten-wide", "fifty", "matrix"])]
     pub(crate) workload: Vec<String>,

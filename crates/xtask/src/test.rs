@@ -131,7 +131,8 @@ async fn run_beside(
     side_by_side::run(jobs).await
 }
 
-/// The benchmark without a check of figures. Measurements in the other mode would show nothing new about the benchmark.
+/// The benchmark in one mode, without a check of figures. Measurements in the other mode would show nothing new about the
+/// benchmark.
 fn benchmark(workspace: &Workspace) -> Job {
     let mut command = workspace.cargo();
     command.args(["xtask", "bench", "compare", "--quick"]);

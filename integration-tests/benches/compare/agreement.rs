@@ -7,10 +7,10 @@ use super::plan::Options;
 use super::report::{CPU_OF_OURS, Measured, PLOTS, cell};
 use super::sides::{DISABLED, built_in, ours, pods};
 
-/// How many figures agree with those of an earlier measurement, and a line for each other one: the most important ratios to
-/// `disabled` and to the built-in assistant, and the CPU of our services. Two figures agree if their spreads overlap. Two spreads
-/// of three rounds each do not overlap in a tenth of all cases, even if nothing has changed. A load with only one round has no
-/// spread, so it is not compared.
+/// Compares these figures with those of an earlier measurement: the most important ratios to `disabled` and to the built-in
+/// assistant, and the CPU of our services. Returns how many figures agree, and a line for each figure that does not. Two
+/// figures agree if their spreads overlap. Two spreads of three rounds each do not overlap in a tenth of all cases, even if
+/// nothing has changed. A load with only one round has no spread, so it is not compared.
 pub(crate) fn text(
     options: &Options,
     (commit, earlier): &(String, Vec<Measured>),

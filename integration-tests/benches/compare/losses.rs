@@ -13,8 +13,9 @@ const CORES: &str = "cores in use";
 /// A smaller difference is an error of floating point numbers.
 const NOTHING: f64 = 1e-6;
 
-/// For each figure, mode and kind of placeholder: in how many loads we needed more than the built-in by the median and in every
-/// round, and the greatest median ratio of these loads. Figures without such a load are left out.
+/// For each figure, mode and kind of placeholder: the number of loads in which we needed more than the built-in by the median
+/// difference, the number of these loads in which we needed more in every round, and the greatest median ratio of these loads.
+/// Figures without such a load are left out.
 pub(crate) fn table(options: &Options, measured: &[Measured]) -> String {
     let mut table = String::from("| figure |");
     let mut sides = Vec::new();

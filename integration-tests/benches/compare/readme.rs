@@ -17,8 +17,8 @@ pub(crate) fn tables(options: &Options, measured: &[Measured]) -> String {
     tables.join("\n")
 }
 
-/// The ratios of other loads to the built-in assistant. Left out are p99 of loads with few runs, because it is a matter of luck,
-/// and the makespan at a rate, because it is mostly the time of the creations.
+/// The ratios of other loads to the built-in assistant. The table has no p99 of loads with few runs, because it is a matter of
+/// luck. It has no makespan of loads at a rate, because that is mostly the time of the creations.
 fn other_loads(options: &Options, measured: &[Measured]) -> String {
     let mut table = String::from("| ratio to the built-in |");
     for mode in &options.modes {

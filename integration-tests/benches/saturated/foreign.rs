@@ -1,5 +1,6 @@
-//! Pods of no run, which compete for the room on the nodes (foreign pods). They are created at a steady rate, and deleted a while
-//! after they were bound. Each takes the room of one parallel task of an even run, or of two parallel tasks of an odd run.
+//! Pods of no run, which compete for the room on the nodes (foreign pods). They are created at a steady rate, and deleted a
+//! while after they were bound. Each takes the room of one parallel task of a run with an even number, or of two parallel tasks
+//! of a run with an odd number.
 
 use std::collections::{HashSet, VecDeque};
 use std::convert::Infallible;

@@ -67,7 +67,7 @@ pub(super) struct PlaceholderPlan {
     /// The requests of the placeholder itself.
     pub(super) requests: BTreeMap<String, String>,
     /// The requests of its first pod: the manager sets them one after the other, until the scheduler finds a node. Empty if the
-    /// pod only has `requests`.
+    /// pod keeps `requests`.
     pub(super) asks: Vec<String>,
     pub(super) claims: Vec<Claim>,
     /// The objects that the manager creates.

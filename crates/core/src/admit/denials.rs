@@ -13,13 +13,13 @@
 //!
 //! - The planner denies a PipelineRun that it cannot parse (`pipeline_run.rs` of this crate), and a TaskRun or CustomRun if its
 //!   fields are malformed or its PipelineRun cannot be parsed (`convert/planner.rs` of crate `proto`).
-//! - The webhook denies an invalid ConfigMap (its file `config_map.rs`), and a PipelineRun that is nested too deeply (`askable`
-//!   in its file `review.rs`).
-//! - The webhook denies a TaskRun or CustomRun for now (its file `webhook.rs`) if the settings of its PipelineRun, or the name
-//!   of one of its own claims, depend on a Pipeline that Tekton has not stored yet (`awaits_pipeline` in `admit_run.rs`). It
-//!   denies a child PipelineRun for now if the settings of the parent depend on such a Pipeline, or if the mode of the parent
-//!   has changed since Tekton copied the parent's annotations (`has_early_parent` in its file `stored_runs.rs`). Tekton then
-//!   creates the object later.
+//! - The webhook denies an invalid ConfigMap (`config_map.rs` of crate `admission-webhook`), and a PipelineRun that is nested
+//!   too deeply (`askable` in `review.rs` of the same crate).
+//! - The webhook denies a TaskRun or CustomRun for now (`webhook.rs` of the same crate) if the settings of the PipelineRun, or
+//!   the name of a claim of the TaskRun or CustomRun, depend on a Pipeline that Tekton has not stored yet (`awaits_pipeline` in
+//!   `admit_run.rs`). The webhook denies a child PipelineRun for now if the settings of the parent depend on such a Pipeline,
+//!   or if the mode of the parent has changed since Tekton copied the parent's annotations (`has_early_parent` in
+//!   `stored_runs.rs` of the same crate). Tekton then creates the object later.
 //!
 //! If there is no decision, for instance because the planner does not answer, the webhook answers with an HTTP error. Then the
 //! `failurePolicy` of the webhook's registration decides.

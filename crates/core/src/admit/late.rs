@@ -27,8 +27,8 @@ pub fn awaits_pipeline(run: &PipelineRun) -> bool {
     run.annotations.contains_key(AWAITS_PIPELINE) && run.defaults.is_none()
 }
 
-/// Decides about an update of `old` that adds choices while the run awaits its Pipeline. The update is `question.run`. The
-/// choices have no effect in these cases:
+/// Decides about an update that adds choices while the run awaits its Pipeline. `old` is the run before the update, and
+/// `question.run` is the run after it. The choices have no effect in these cases:
 ///
 /// - One of the values does not exist or is not allowed.
 /// - The chosen mode is `workspaces` or `disabled`, but admission has replaced `volumeClaimTemplate`s of the run by claims.

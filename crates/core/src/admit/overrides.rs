@@ -26,8 +26,8 @@ pub(super) struct Chosen {
 /// Chooses the settings of a run.
 ///
 /// # Errors
-/// One violation for each setting for which the run, its Pipeline or its Namespace chooses a value that does not exist or is not
-/// allowed. In mode `disabled`, only the mode is checked.
+/// One violation for each setting for which the object that decides chooses a value that does not exist or is not allowed. In
+/// mode `disabled`, only the mode is checked.
 pub(super) fn choose(
     configuration: &Configuration,
     question: &Question<'_>,

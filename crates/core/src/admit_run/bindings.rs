@@ -31,8 +31,8 @@ pub(super) fn completed(run: &ChildRun, claims: &RunClaims) -> Vec<BoundClaim> {
     completed.collect()
 }
 
-/// Finds the PipelineRun's workspace with the same claim name as `bound`, and returns the claim of this workspace in `claims`. In
-/// the name of `bound`, Tekton has already replaced the PipelineRun's own parameters.
+/// Finds the PipelineRun's workspace with the same claim name as `bound`, and returns the claim of this workspace in `claims`.
+/// In the claim name of `bound`, Tekton has already replaced the PipelineRun's own parameters.
 pub(super) fn pinned_for<'a>(
     bound: &BoundClaim,
     owner: &PipelineRun,

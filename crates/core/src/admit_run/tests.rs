@@ -176,7 +176,7 @@ fn m9_a_run_that_was_left_to_tekton_keeps_tektons_assistant_and_nothing_else() {
     );
 }
 
-/// If the run does not have an annotation, Tekton copies this annotation from a Pipeline or an embedded task to the TaskRuns.
+/// Tekton copies an annotation of a Pipeline or an embedded task to the TaskRuns if the run does not have this annotation.
 #[test]
 fn m8_a_pipeline_cannot_make_tasks_of_a_run_that_was_left_alone_join_a_group() {
     for mode in [
@@ -194,7 +194,7 @@ fn m8_a_pipeline_cannot_make_tasks_of_a_run_that_was_left_alone_join_a_group() {
             .collect();
         let mut run = task_run(mode, &claims);
         run.owner_group = None;
-        // The value stays as Tekton wrote it: Tekton may have its own assistant there.
+        // The value stays as Tekton wrote it, because the run may use Tekton's own assistant.
         check(&run, run.annotations[TEKTON_AFFINITY_ASSISTANT].as_str());
         assert!(
             admit_run(&run, TEKTON_CONTROLLER)
@@ -442,8 +442,8 @@ fn b1_a_wish_on_a_task_run_is_nobodys_business() {
 }
 
 proptest! {
-    /// For any value of Tekton's annotation and any claims: of the pinned annotations only Tekton's is left, and it is empty or
-    /// names a placeholder of the run.
+    /// For any value of Tekton's annotation and any claims, admission removes all pinned annotations except Tekton's. Tekton's
+    /// annotation is then empty, or names a placeholder of the run.
     #[test]
     fn m1_v9_no_pod_waits_for_a_placeholder_that_nobody_makes(
         claims in proptest::collection::vec(("[a-c]", prop_oneof![

@@ -4,8 +4,8 @@
 //!
 //! Both flags are keys of ConfigMap `coscheduler-config`. [`tekton_coschedule`] reads Tekton's own flag from Tekton's ConfigMap
 //! `feature-flags`. (The only other key of Tekton's ConfigMap that counts, `results-from`, is read in `sizes/catalog.rs`.)
-//! While Tekton's own flag is on, the table does not apply to new runs: `admit.rs` leaves them to Tekton, or adopts them
-//! (`adopt.rs`). Child runs always follow their parent.
+//! While Tekton's own flag is on (not `disabled`), the table does not apply to new runs: `admit.rs` leaves them to Tekton, or
+//! adopts them (`adopt.rs`). Child runs always follow their parent.
 
 use std::collections::BTreeMap;
 

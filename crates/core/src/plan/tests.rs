@@ -417,7 +417,7 @@ fn v4_claims_are_labelled_with_the_pipeline_before_tekton_labels_the_run() {
     assert_eq!(pipeline(&document).unwrap(), "build-x7k2p");
     document["spec"]["pipelineRef"] = json!({"name": "build"});
     assert_eq!(pipeline(&document).unwrap(), "build");
-    // When a resolver has fetched a Pipeline, Tekton labels the run with its name.
+    // When a resolver has fetched the Pipeline, Tekton labels the run with the Pipeline's name.
     document["spec"]["pipelineRef"] = json!({"resolver": "git"});
     assert_eq!(pipeline(&document), None);
     document["metadata"]["labels"]["tekton.dev/pipeline"] = json!("fetched");

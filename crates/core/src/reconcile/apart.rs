@@ -1,6 +1,7 @@
 //! Finds out if one node can reach the volumes of all claims of a placeholder (V7). If no node can, the placeholder leaves out
 //! some of the claims. A pod that uses only left-out claims then runs without the placeholder. The placeholder cannot leave out
-//! claims if one pod needs both a claim that would be left out and another claim of the placeholder.
+//! claims if one pod needs both a claim that would be left out and a claim that would stay, or needs claims whose volumes no
+//! node can reach together.
 //!
 //! The Pipeline may be unknown, because a resolver may fetch it. So this module learns from the run's pods which claims a task
 //! needs.
@@ -16,17 +17,18 @@ use crate::volumes::{Conflict, conflict};
 pub(super) enum Fit {
     /// One node can reach the volumes of all claims.
     Together,
-    /// No node can reach all these volumes, so the placeholder leaves out the claims in `left_out`. So far, no pod needs one of
-    /// these claims together with another claim of the placeholder.
+    /// No node can reach all these volumes, so the placeholder leaves out the claims in `left_out`. So far, no pod needs both
+    /// one of these claims and a claim that stays.
     Apart {
         conflict: Conflict,
         left_out: BTreeSet<String>,
     },
     /// No node can reach all these volumes. The placeholder does not exist yet, and no pod shows yet which claims tasks need.
     Undecided(Conflict),
-    /// No node can reach all these volumes, and the placeholder cannot leave out claims. There are three possible causes. One pod
-    /// needs both a claim that would be left out and another claim. Or the placeholder is isolated, so all its pods must share a
-    /// node. Or the placeholder already has claims whose volumes no node can reach together.
+    /// No node can reach all these volumes, and the placeholder cannot leave out claims. There are three possible causes. One
+    /// pod needs both a claim that would be left out and a claim that would stay, or needs claims whose volumes no node can
+    /// reach together. Or the placeholder is isolated, so all its pods must share a node. Or the placeholder already has claims
+    /// whose volumes no node can reach together.
     Never(Conflict),
 }
 

@@ -121,8 +121,7 @@ impl<'a> Placed<'a> {
         !self.spec.is_isolated() && !self.shares_claim(pod)
     }
 
-    /// True if the pod uses a claim that the placeholder leaves out, because the placeholder's node cannot reach the claim's
-    /// volume.
+    /// True if the pod uses a claim that the placeholder leaves out. Such a pod cannot run on the placeholder's node (V7).
     fn is_away(&self, pod: &Pod) -> bool {
         let left_out = left_out(self.observed, self.spec);
         pod.claims.iter().any(|claim| left_out.contains(claim))
@@ -176,8 +175,8 @@ impl<'a> Placed<'a> {
     }
 
     /// True if a step for the pod may be taken now. Three conditions must hold: the pod is confirmed; the time in which the
-    /// scheduler normally tries the pod again ([`Self::tried_in`]) is over; and so is the pause after the last step, of which
-    /// `rests` is left.
+    /// scheduler normally tries the pod again ([`Self::tried_in`]) is over; the pause after the last step is over (`rests` is
+    /// the part of this pause that is left).
     fn may_act(&self, pod: &Pod, rests: Duration, decision: &mut Decision) -> bool {
         let rest = rests.max(self.tried_in(pod));
         if !rest.is_zero() {
@@ -224,7 +223,7 @@ impl<'a> Placed<'a> {
             let answer = self.observed.answers.get(&pod.object.uid);
             let times = answer.map_or(0, |answer| answer.let_go);
             // Each time the manager lets the pod go, Tekton creates the pod again. So the pod's age is the time since the last
-            // time.
+            // such step.
             let last = pod.created.filter(|_| times > 0);
             let rests = self.rests(pause(times, FIRST_PAUSE, LONGEST_PAUSE), last);
             if times < TRIES

@@ -92,7 +92,8 @@ pub(super) fn reserve(observed: &Observed, decision: &mut Decision) {
                 continue;
             }
             let gated = Sight::Gated(placed.pod.object.uid.clone());
-            // Only the leader remembers a failed binding. After this time, the pods that it concerns are bound.
+            // Only the leader remembers a failed binding. After `SETTLED`, the pods that a failed binding concerns are normally
+            // bound.
             if observed.leads || decision.lasts(observed, gated, SETTLED) {
                 placed.open(decision);
             }
@@ -160,8 +161,8 @@ impl<'a> Placed<'a> {
     ///   the claims. Other pods count only if they exist and wait.
     /// - If every node reaches the volumes, the requests stay as they are.
     ///
-    /// A bound placeholder keeps no room, or, with [`Reserves::Peak`] and without a quota, the room for pods that do not exist
-    /// yet.
+    /// A bound placeholder keeps no room. Exception: with [`Reserves::Peak`] and without a quota, it keeps the room for pods
+    /// that do not exist yet.
     ///
     /// Deletes the pod in two cases. First: the scheduler has not bound the pod, and the pod's limit to certain nodes is
     /// missing or out of date. Second: the pod is bound, and the reduction of its requests takes too long.

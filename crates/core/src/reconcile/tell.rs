@@ -159,7 +159,7 @@ fn out_of_reach(
 
 impl Decision {
     /// Adds the Event about the cause for which pods of the run wait. A cause that normally passes within seconds gets no
-    /// Event. These causes do not change the annotation, because each change of a run makes Tekton reconcile the run.
+    /// Event. This function never changes the annotation, because each change of a run makes Tekton reconcile the run.
     fn tell_of_waiting_pods(&mut self, observed: &Observed, run: &PipelineRun) {
         let Some(Wait {
             pod,

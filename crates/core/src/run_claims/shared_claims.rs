@@ -71,8 +71,8 @@ fn placeholders(run: &PipelineRun) -> BTreeSet<String> {
     claims.flat_map(|spec| spec.claims()).collect()
 }
 
-/// The claim whose placeholder a TaskRun with all claims of these workspaces follows, or an empty text. The error is the reason
-/// why the TaskRun must not run.
+/// A TaskRun uses the claims of all these workspaces. Returns the claim whose placeholder this TaskRun follows, or an empty
+/// text. The error is the reason why the TaskRun must not run.
 fn followed(run: &PipelineRun, workspaces: &[&str]) -> Result<String, String> {
     let pinned = Pinned::of(run).unwrap().unwrap();
     let claims = workspaces.iter().map(|workspace| BoundClaim {

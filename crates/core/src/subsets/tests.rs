@@ -90,7 +90,8 @@ fn b1_tasks_of_two_architectures_are_two_subsets_each_with_its_own_claims() {
     let both = ["amd64; ; ", "arm64; build-arm test-arm; b"];
     assert_eq!(words(&run(tasks, ""), Mode::PipelineRuns), both);
     assert_eq!(words(&run(tasks, ""), Mode::IsolatePipelineRun), both);
-    // Tasks without a node selector do not tolerate the taint of arm64, whatever comes first.
+    // In any order of the tasks, the main subset has node selector amd64, because the tasks without a node selector do not
+    // tolerate the taint of arm64.
     let mut first = tasks.to_vec();
     first.reverse();
     assert_eq!(words(&run(&first, ""), Mode::PipelineRuns), both);

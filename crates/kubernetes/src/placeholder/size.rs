@@ -57,8 +57,8 @@ pub fn open(pod: &ObjectRef) -> Value {
     })
 }
 
-/// As [`open`]. The patch also adds to the pod what `place` requires and prefers: a node selector, a node affinity, tolerations,
-/// and an annotation that names the limit.
+/// As [`open`]. The patch also adds to the pod what `place` requires and prefers: a node selector, a node affinity,
+/// tolerations, and an annotation that says to which nodes the pod is restricted.
 ///
 /// The API server lets a gated pod add keys to its node selector, and requirements to each term of its required node affinity.
 /// It lets a gated pod change its preferences, and lets any pod add tolerations. Source: Kubernetes 1.35,
@@ -136,7 +136,7 @@ mod tests {
     use coscheduler_core::observed::Needs;
 
     /// The `spec` of the patch for a placeholder's pod with this spec. Checks three parts of the patch: the uid, the removal of
-    /// the gate, and the annotation with the limit, which [`pods::view`] reads.
+    /// the gate, and the annotation about the nodes, which [`pods::view`] reads.
     fn opened(spec: &Value, place: &Place) -> Value {
         let labels = json!({PIPELINE_RUN_UID: "run", COMPONENT: AFFINITY_ASSISTANT});
         let mut pod =

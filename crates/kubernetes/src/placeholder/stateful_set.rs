@@ -133,8 +133,9 @@ pub(super) fn reference(owner: Owner<'_>) -> OwnerReference {
     }
 }
 
-/// The claims that the manager creates itself for every placeholder, because only one pod may use them (V8). They have the same
-/// fields as claims that the StatefulSet controller creates, including the labels of the StatefulSet's selector.
+/// The claims that the manager creates itself for both kinds of placeholders, because only one pod may use such a claim (V8).
+/// They have the same fields as claims that the StatefulSet controller creates, including the labels of the StatefulSet's
+/// selector.
 pub fn single_pod_claims(owner: Owner<'_>, spec: &PlaceholderSpec) -> Vec<PersistentVolumeClaim> {
     made(owner, spec, &spec.single_pod_claims).collect()
 }

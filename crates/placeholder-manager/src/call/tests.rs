@@ -226,7 +226,7 @@ async fn an_honest_call_creates_the_placeholder_of_the_run_once() {
     manager.cache.apply_placeholder(placeholder(&run));
     assert_eq!(call(&manager, &mine()).await.unwrap(), Ensured::Unchanged);
     assert_eq!(manager.server.short(), [""; 0]);
-    // Once the watch has reported the placeholder, it counts as deleted as soon as the watch says so.
+    // The watch has reported this placeholder before, so the cache believes the watch at once when it reports the deletion.
     let reported = ("ci".to_owned(), planned(&run)[0].clone());
     manager.cache.delete_placeholder(&reported);
     assert_eq!(call(&manager, &mine()).await.unwrap(), Ensured::Created);

@@ -110,7 +110,8 @@ impl Requests {
         };
         let named = refused.details.as_ref().map(|it| &it.name);
         match refused.code {
-            // The conflict may be about another object: a quota that many pods use at the same time.
+            // A conflict about another object, such as a quota that many pods use at the same time, does not mean that the pod
+            // is gone.
             409 if named.is_none_or(|name| *name == pod.name) => Ok(Resized::Gone),
             404 if named == Some(&pod.name) => Ok(Resized::Gone),
             // If the API server does not serve the subresource, its error names no object.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Creates a claim. The API server gives the answers of the script in order, and then repeats the last answer. Each answer is a
-/// code and a reason. Returns the result and the number of requests. An error is true if it is transient.
+/// code and a reason. Returns the result and the number of requests. The error is `true` if a retry may help.
 async fn create(script: &'static [(u16, &'static str)]) -> (Result<(), bool>, usize) {
     let number = AtomicUsize::new(0);
     let (client, server) = Server::new(move |asked| {

@@ -1,6 +1,6 @@
 //! Detects that the process was suspended (SIGSTOP, a frozen cgroup). When the process continues, its caches are old, and it
 //! cannot find out when they are up to date again. So it writes nothing more and ends. The next process starts with new lists.
-//! To detect the pause, a task notes the time once a second (a beat).
+//! To detect a suspension, a task notes the time once a second (a beat).
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -9,8 +9,8 @@ use rustix::process::Pid;
 
 /// The number of lines of a member's log in an error.
 pub(super) const LOG_TAIL: usize = 12;
-/// The number of lines at the end of a member's log that may contain the reason why it ended. It can write more lines until it
-/// has stopped.
+/// The number of lines at the end of a member's log that may contain the reason why it ended. After the reason, the member can
+/// write more lines until it has stopped.
 pub(super) const REASON_TAIL: usize = 100;
 
 #[derive(Debug)]

@@ -74,7 +74,7 @@ pub fn backend() -> Option<(String, String)> {
 }
 
 /// The folder of the services' binaries. It is the value of `COSCHEDULER_BIN_DIR` if this variable is set. Otherwise, it is the
-/// folder of the running executable. If this is folder `deps`, where cargo puts test binaries, it is the folder above `deps`.
+/// folder of the running executable, or the folder above if the executable is in folder `deps`, where cargo puts test binaries.
 ///
 /// # Errors
 /// The path of the running executable cannot be read.

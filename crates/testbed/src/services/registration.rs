@@ -28,8 +28,8 @@ const NO_PORT: u16 = 0;
 
 /// The time between two attempts to reach the webhooks.
 const PERIOD: Duration = Duration::from_millis(100);
-/// How long the admission-webhook may take to learn the objects on which the requests of pods depend. It may be
-/// ready before it knows them.
+/// How long the admission-webhook may take to learn the objects on which the resource requests of pods depend. The
+/// admission-webhook may be ready before it knows these objects.
 const CATALOG: Duration = Duration::from_secs(10);
 
 /// Fails if one of the objects exists but no launcher made it. Most likely, it belongs to an installation in the cluster.
@@ -70,7 +70,7 @@ pub(super) async fn apply_webhooks(
 
 /// Waits until the API server calls the webhooks and reaches them. It learns their certificate and their rules a moment after
 /// the admission-webhook has written them into the configurations. Also waits a while until the admission-webhook knows the
-/// objects on which the requests of pods depend.
+/// objects on which the resource requests of pods depend.
 pub(super) async fn reached(client: &Client) -> anyhow::Result<()> {
     let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("tekton.dev", "v1", "PipelineRun"));
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), "default", &kind);

@@ -73,7 +73,8 @@ impl Services {
     }
 
     /// Deletes the objects that launchers left behind, for example after a SIGKILL, and no others. Returns sentences for
-    /// people: about the deleted objects and a webhook configuration that stays, or one that says that nothing was there.
+    /// people. They name the deleted objects, and a webhook configuration that stays. If there is neither, one sentence says
+    /// that nothing was there.
     ///
     /// # Errors
     /// The API server does not answer, or refuses a request.

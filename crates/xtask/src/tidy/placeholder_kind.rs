@@ -1,5 +1,6 @@
-//! Checks that only the files in [`ALLOWED`] know that a placeholder is a StatefulSet. The word must not occur in code and
-//! comments of other product files, except their tests. It may occur in strings, because most of them are texts for people.
+//! Checks that only the files in [`ALLOWED`] know that a placeholder is a StatefulSet. The word StatefulSet must not occur in
+//! code and comments of other product files, except their tests. It may occur in strings, because most of them are texts for
+//! people.
 
 use anyhow::Context as _;
 

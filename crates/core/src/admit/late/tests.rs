@@ -28,7 +28,7 @@ fn existing() -> Value {
     json!({"name": "cache", "persistentVolumeClaim": {"claimName": "cache"}})
 }
 
-/// A run of a Pipeline that a resolver fetches, as the API server stores it.
+/// A run after its admission. A resolver fetches the run's Pipeline.
 fn stored(configuration: &Configuration, workspaces: Value, annotations: Value) -> PipelineRun {
     let run = PipelineRun::parse(&json!({
         "metadata": {"name": "run", "namespace": "ci", "uid": "u", "annotations": annotations},

@@ -79,7 +79,7 @@ fn any_taint() -> impl Strategy<Value = Taint> {
 }
 
 proptest! {
-    /// If such a pod left other nodes too, a placeholder would move again and again.
+    /// If a pod that tolerates every taint left nodes that exist, its placeholder would move again and again.
     #[test]
     fn n1_a_pod_that_tolerates_everything_only_leaves_a_node_that_is_gone(
         taints in prop::collection::vec(any_taint(), 0..4), unschedulable: bool,

@@ -12,8 +12,8 @@ use crate::reconcile::{Decision, evict};
 
 /// For this time, the scheduler does not try a pod again that it could not bind.
 const BACKOFF: Duration = Duration::from_secs(1);
-/// After the scheduler could not bind a placeholder, it has normally bound the pods that it had assumed beside the placeholder
-/// within this time. (While a claim is provisioned for such a pod, kube-scheduler looks at the claim once a second.)
+/// After the scheduler could not bind a placeholder, it normally needs at most this time to bind the pods for which it had
+/// chosen the same node. (While a claim is provisioned for such a pod, kube-scheduler looks at the claim once a second.)
 pub(super) const SETTLED: Duration = Duration::from_secs(3);
 
 /// Notes each placeholder that the scheduler could not bind, until the scheduler binds the placeholder or finds no node for it.
@@ -31,11 +31,12 @@ pub(super) fn remember(observed: &Observed, decision: &mut Decision) {
 }
 
 impl Placed<'_> {
-    /// Decides for a placeholder whose pod the scheduler could not bind. If the scheduler has bound pods of the run meanwhile, the
-    /// placeholder must be bound to the node of these pods. Normally the scheduler tries this node first
-    /// (`status.nominatedNodeName`), and the placeholder only has to give its reservation up, because it may not fit beside the
-    /// pods. But another isolated run that waits for a node may take this node at once. Then, after its first failure, an isolated
-    /// placeholder does not wait until the scheduler has bound its pods.
+    /// Decides for a placeholder whose pod the scheduler could not bind. If the scheduler has bound pods of the run meanwhile,
+    /// the placeholder must be bound to the node of these pods. Normally the scheduler tries this node first
+    /// (`status.nominatedNodeName`). The placeholder then only has to give its reservation up, because with the reservation it
+    /// may not fit beside the pods. But if the placeholder is isolated and another placeholder waits for a node, the other
+    /// placeholder may take this node at once. Then, after the first failure, the manager may delete the isolated placeholder's
+    /// pod before the scheduler has bound the pods of the run.
     pub(super) fn return_to_pods(&self, decision: &mut Decision) {
         let is_early = !decision.lasts(self.observed, self.failure(), BACKOFF);
         let is_contested = self.spec.is_isolated() && self.observed.has_rivals;
@@ -79,8 +80,8 @@ impl Placed<'_> {
 }
 
 /// True if the scheduler may be binding the pod. If it has found no node for a pod, it normally tries the pod again only after
-/// the pod's placeholder is bound, unless it missed one of the pod's claims. New versions of the scheduler nominate the node to
-/// which they are binding a pod.
+/// the pod's placeholder is bound. The exception is a pod that waits for one of its claims. New versions of the scheduler
+/// nominate the node to which they are binding a pod.
 fn may_be_bound(pod: &Pod) -> bool {
     let Some(unscheduled) = &pod.unscheduled else {
         return true;

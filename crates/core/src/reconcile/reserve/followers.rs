@@ -16,7 +16,7 @@ use crate::subsets;
 
 impl Observed {
     /// The amounts of room to ask for, in this order, if no waiting pod needs certain nodes. If there are none because of a
-    /// quota, adds an Event. `is_first` is false if the placeholder left a node without room.
+    /// quota, adds an Event. `is_first` is false if the placeholder left a node that had no room for a pod.
     pub(super) fn room(
         &self,
         spec: &PlaceholderSpec,
@@ -64,10 +64,10 @@ impl Observed {
         })
     }
 
-    /// The demand of the tasks whose pods share the placeholder's node, as admission estimated it. If existing followers request
-    /// more than the estimate, their requests count instead. For `need`: the most CPU, and the most memory, that a single
-    /// waiting follower requests. For `peak`: the sum of all followers. With `tied`, the estimate leaves out the tasks whose
-    /// pods may run on other nodes.
+    /// The demand of the tasks whose pods share the placeholder's node, as admission estimated it. If existing followers
+    /// request more than the estimate, their requests count instead: for `need`, the most CPU, and the most memory, that a
+    /// single waiting follower requests; for `peak`, the sum of all followers. With `tied`, the estimate leaves out the tasks
+    /// whose pods may run on other nodes.
     pub(super) fn demand(&self, spec: &PlaceholderSpec, tied: bool) -> Demand {
         let mut demand = Demand::default();
         if let Some((run, _)) = &self.run

@@ -1,5 +1,6 @@
 //! Reads Kubernetes' errors about a placeholder (N3): the API server refuses the placeholder, its pod or one of its claims, a
-//! claim gets no volume, or the scheduler finds no node. Each known error gets one of nine codes, and a remedy.
+//! claim gets no volume, or the scheduler finds no node. Each known error gets one of nine codes, and a remedy. (What our own
+//! admission refuses is in `admit/denials.rs`.)
 //!
 //! Kubernetes writes its error texts for people and may change them. An unknown text gets code
 //! [`ReasonCode::PlaceholderRefused`], and its words stay the same. Numbers that change with each try, such as the used part of a

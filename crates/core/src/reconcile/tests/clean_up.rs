@@ -138,7 +138,7 @@ fn delete(observed: &mut Observed, number: usize) -> ObjectRef {
 #[test]
 fn m1_p6_every_placeholder_of_a_run_goes_before_its_claims() {
     let mut observed = two();
-    // All at once: the API server may refuse to delete one of them.
+    // One decision deletes both placeholders: the API server may refuse to delete one of them.
     let before = observed.clone();
     let both = [0, 1].map(|number| Step::Delete(delete(&mut observed, number)));
     check(&before, &both, Released::InProgress);

@@ -133,7 +133,8 @@ fn n1_a_node_that_is_not_known_is_looked_for_before_it_counts_as_gone() {
     assert_eq!(eviction.unless_exists.as_deref(), Some("node-1"));
 }
 
-/// For example, Kubernetes itself deletes the pods on a node with a `NoExecute` taint, perhaps before the manager does.
+/// Another program may have deleted the pod already. For example, Kubernetes itself deletes the pods on a node with a
+/// `NoExecute` taint, perhaps before the manager does.
 #[test]
 fn n1_a_placeholder_that_ends_already_is_only_deleted_again_where_nobody_confirms_it() {
     let mut observed = cordoned();

@@ -80,7 +80,7 @@ fn n2_a_placeholder_leaves_once_that_settled_in_one_go_and_the_api_server_says_w
     observed.now += 2 * SECOND;
     let decision = reconcile(&observed);
     assert_eq!((asks(&decision), left(&decision)), (true, None));
-    // What is not wanted any more settles anew.
+    // If the pod needs no step for a moment, the two seconds begin anew.
     let mut observed = waiting();
     pass(&mut observed, SECOND);
     let refusal = pod(&mut observed, "waits").unscheduled.take();
@@ -208,7 +208,7 @@ fn n2_moves_wait_longer_and_longer_whichever_replica_made_them_and_all_placehold
     // A pod has ended since the last move, so the run made progress, and the count begins anew.
     assert_eq!(left(&after([2, 3], &["done"])), Some((1, "node-1")));
 
-    // A new leader has not seen yet that two pods ended. When it sees this later, the run has made no progress.
+    // A new leader has not seen yet that two pods ended. When it sees this later, this does not count as progress of the run.
     let mut observed = waiting();
     own(&mut observed).record.ended = 2;
     let decision = &settled(&mut observed);

@@ -146,7 +146,7 @@ fn b3_n2_a_gated_pod_asks_for_the_peak_or_a_pod_that_waits_and_under_a_quota_fir
     let mut observed = asks_again("placement", &pods);
     // If the API server refuses the peak, the placeholder asks for the largest pod.
     assert_eq!(opened(&observed), [3550, 2050]);
-    // Under a quota, the first pod of a run waits for its placeholder, not for room. The author hears of this.
+    // Under a quota, a placeholder that has not left a node for lack of room asks for no room. An Event tells the author.
     let mut quota = changed(&observed, |it| it.has_quota = true);
     assert_eq!(opened(&quota), [3550, 2050]);
     own(&mut quota).record.left = None;

@@ -7,7 +7,7 @@ use coscheduler_kubernetes::complaints::{About, Complaint};
 
 const LEFT_OUT: &str = "$(tasks.make.results.claim)";
 
-/// A run with a claim that was left out, which an Event must report.
+/// A run with a claim that no placeholder mounts. An Event must report this claim.
 fn left_out() -> PipelineRun {
     run(&[LEFT_OUT])
 }
