@@ -747,7 +747,7 @@ fn b1_a_remote_pipeline_that_chooses_too_late_is_told_so_by_an_event() -> Outcom
         let told = scene.told("run", "OverrideIgnored").await?;
         assert!(
             told.iter()
-                .any(|(_, told)| told.contains("create a new run with this annotation")),
+                .any(|(_, told)| told.contains("create a new run with it")),
             "{told:?}"
         );
         scene.nothing_left_but(&[]).await

@@ -414,7 +414,10 @@ fn b2_v7_a_volume_on_a_node_of_another_zone_is_reported_at_once() -> Outcome {
             let told = scene.told(&run_name, "VolumeNodeAffinityConflict").await?;
             let took = submitted.elapsed();
             assert!(took < REPORTED, "reported after {took:?}");
-            for part in ["\"local\" (kubernetes.io/hostname In ", "no node yet wait"] {
+            for part in [
+                "\"local\" (kubernetes.io/hostname In ",
+                "next pods of the run wait",
+            ] {
                 assert!(told[0].1.contains(part), "{told:?}");
             }
             look::until("explain names it too", async || {

@@ -306,7 +306,11 @@ fn v7_pods_that_need_claims_of_two_places_and_isolated_runs_wait() {
             (vec![CONFLICT], Some(CONFLICT)),
             "{pods:?}"
         );
-        assert!(decision.events[0].message.contains("no node yet wait"));
+        assert!(
+            decision.events[0]
+                .message
+                .contains("next pods of the run wait")
+        );
     }
     // In mode `workspaces`, each claim has a placeholder of its own.
     let mut observed = in_two_zones(Mode::Workspaces);
