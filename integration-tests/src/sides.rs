@@ -67,7 +67,7 @@ pub fn cpu_seconds(
     Ok(used)
 }
 
-/// The CPU time of each process since `before`, for each of `runs` runs, in milliseconds.
+/// The CPU time that each process has used since `before`, divided by the number of runs (`runs`), in milliseconds.
 ///
 /// # Errors
 ///

@@ -427,7 +427,7 @@ fn n2_an_isolated_task_is_not_let_go() -> Outcome {
     })
 }
 
-/// Sets the amount of a resource of a node; of resource `pods`, it is the maximum number of pods.
+/// Sets how much of a resource a node has. For resource `pods`, this is the maximum number of pods.
 async fn allow(scene: &Scene<'_>, node: &str, resource: &str, amount: usize) -> Outcome {
     let amounts = json!({resource: amount.to_string()});
     let size = json!({"status": {"allocatable": amounts, "capacity": amounts}});

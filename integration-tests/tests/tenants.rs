@@ -210,8 +210,8 @@ fn p6_p7_n1_what_says_that_it_is_another_runs_touches_nobody_but_itself() -> Out
         let foreign = Victim::new(&elsewhere, held("foreign")).await?;
         let mark = scene.mark()?;
 
-        // Runs with the name of another run's claim. If that run is in the same namespace, the new run is a copy of it, and
-        // gets a claim of its own. Otherwise it is refused.
+        // Each of these runs names a claim of another run. If the other run is in the same namespace, admission treats the new
+        // run as a copy of the other run, and gives it a claim of its own. Otherwise, admission refuses the new run.
         let thief = |name: &str, claim: &str| {
             let source = json!({"persistentVolumeClaim": {"claimName": claim}});
             let run = run(name).workspace("source", source);

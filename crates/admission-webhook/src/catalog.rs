@@ -2,8 +2,9 @@
 //! LimitRanges, RuntimeClasses and Tekton's defaults. The names of claims depend on Tasks and Pipelines too (V9), and Tasks have
 //! claims in their `volumes` (V1). The caches keep only the parts of the objects that are needed for this.
 //!
-//! A review never waits for these caches. If a Task or Pipeline is not in its cache, the requests of its pods are unknown.
-//! Other missing objects are ignored. A missing object never prevents the coscheduling of a run.
+//! A review never waits for these caches. (It may wait for the cache of Pipelines' annotations, `surroundings.rs`.) If a Task
+//! or Pipeline is not in its cache, the requests of its pods are unknown. Other missing objects are ignored. A missing object
+//! never prevents the coscheduling of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 

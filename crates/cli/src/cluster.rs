@@ -45,7 +45,7 @@ impl Cluster {
         let address = config.cluster_url.to_string();
         let client = ClientBuilder::try_from(config).context("failed to use the kubeconfig")?;
         let client = client.with_layer(&MapErrLayer::new(move |error: BoxError| {
-            // The client itself makes these errors, before it sends the request.
+            // An error of this type comes from the client itself, before it sends the request.
             if error.is::<kube::Error>() {
                 return error;
             }

@@ -270,8 +270,8 @@ impl Decision {
 }
 
 /// The greatest number of times that the placeholders of a run, counted together, leave their nodes because pods wait for room.
-/// The count begins anew when another pod of the run has ended. For a placeholder that could not give up its reservation, there
-/// is the same limit: the manager deletes its pod only while its record has fewer moves than this.
+/// The count begins anew when another pod of the run has ended. If the requests of a bound placeholder are not reduced in time,
+/// the manager deletes its pod, but only while the record of this one placeholder has fewer moves than this.
 const MOVES: u32 = 5;
 
 /// The step that deletes a placeholder's pod, so that the scheduler chooses a node for the next pod. `record` is the

@@ -357,7 +357,7 @@ async fn start_parts(
     )?;
     futures::try_join!(
         nodes::wait(site, &client, config.nodes),
-        tekton::wait(site, &client, config),
+        tekton::wait(site, &client),
         karpenter::wait(site, &client, config),
         wait_for_service_account(site, &client, "default"),
     )?;

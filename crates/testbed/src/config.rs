@@ -21,8 +21,6 @@ pub struct Config {
     pub task_duration: Duration,
     /// Tekton's own `coschedule` flag.
     pub tekton_coschedule: String,
-    /// True if Tekton's webhook (defaulting, validation, conversion) runs.
-    pub tekton_webhook: bool,
     /// True if the API server writes an audit log: one JSON line with the metadata of each request.
     pub audit_log: bool,
     /// True if the API server supports streaming lists (feature gate `WatchList`), which is its default.
@@ -47,7 +45,6 @@ impl Default for Config {
             zones: 0,
             task_duration: Duration::from_secs(1),
             tekton_coschedule: "disabled".to_owned(),
-            tekton_webhook: true,
             audit_log: false,
             streaming_lists: true,
             resizes_pods: true,

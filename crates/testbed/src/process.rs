@@ -165,8 +165,7 @@ impl ProcessGroup {
     pub fn check(&self) -> Result<()> {
         for (name, member) in &mut self.lock().members {
             if let Some(status) = member.ended_by_itself(name)? {
-                let tail = tail(&self.log(name), LOG_TAIL);
-                bail!("{name} ended by itself ({status}); the end of its log:\n{tail}");
+                bail!("{name} ended by itself ({status}){}", self.log_tail(name));
             }
         }
         Ok(())
@@ -258,6 +257,12 @@ impl ProcessGroup {
     /// The log file of a member.
     pub fn log(&self, name: &str) -> PathBuf {
         self.logs_dir().join(format!("{name}.log"))
+    }
+
+    /// The last lines of a member's log, for the end of an error.
+    pub(crate) fn log_tail(&self, name: &str) -> String {
+        let tail = tail(&self.log(name), LOG_TAIL);
+        format!("; the end of its log:\n{tail}")
     }
 
     /// The folder of the members' log files.

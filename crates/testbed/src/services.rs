@@ -256,7 +256,7 @@ impl Services {
         bail!(
             "not ready after {:?}: {names}{}",
             self.ready_timeout,
-            self.log_tail(*first)
+            self.group.log_tail(&first.to_string())
         )
     }
 
@@ -363,21 +363,6 @@ impl Services {
     /// The folder of the log files. It is removed when the services are stopped.
     pub fn logs_dir(&self) -> PathBuf {
         self.group.logs_dir()
-    }
-
-    fn log_tail(&self, replica: Replica) -> String {
-        let lines: usize = 20;
-        match std::fs::read_to_string(self.log(replica)) {
-            Ok(text) if !text.trim().is_empty() => {
-                let all: Vec<&str> = text.lines().collect();
-                let tail = all
-                    .get(all.len().saturating_sub(lines)..)
-                    .unwrap_or_default();
-                format!("; the end of its log:\n{}", tail.join("\n"))
-            }
-            Ok(_) => "; its log is empty".to_owned(),
-            Err(error) => format!("; its log cannot be read: {error}"),
-        }
     }
 
     fn with_running<T>(&self, act: impl FnOnce(&mut BTreeSet<Replica>) -> T) -> T {

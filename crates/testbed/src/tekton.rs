@@ -36,29 +36,20 @@ const TEKTON_TIMEOUT: Duration = Duration::from_secs(90);
 pub(crate) async fn start(site: &Site, client: &Client, config: &Config) -> Result<()> {
     let [.., webhook_port] = site.ports.ports;
     let mut objects = site.binaries.tekton_manifests()?;
-    if config.tekton_webhook {
-        objects.push(webhook_service(webhook_port));
-        certify(site, &mut objects)?;
-    } else {
-        objects.retain(|object| !is_registration(object));
-    }
+    objects.push(webhook_service(webhook_port));
+    certify(site, &mut objects)?;
     for object in &mut objects {
         adapt(object, config, webhook_port);
     }
     manifests::apply(client, &objects, manifests::FIELD_MANAGER).await?;
     served(&site.processes, client).await?;
     start_controller(site)?;
-    if config.tekton_webhook {
-        start_webhook(site, webhook_port)?;
-    }
-    Ok(())
+    start_webhook(site, webhook_port)
 }
 
-/// If the bed has Tekton's webhook, waits until the webhook answers. Then waits until Tekton's controller holds its Lease.
-pub(crate) async fn wait(site: &Site, client: &Client, config: &Config) -> Result<()> {
-    if config.tekton_webhook {
-        wait_for_webhook(site, client).await?;
-    }
+/// Waits until Tekton's webhook answers. Then waits until Tekton's controller holds its Lease.
+pub(crate) async fn wait(site: &Site, client: &Client) -> Result<()> {
+    wait_for_webhook(site, client).await?;
     let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
     until(
         &site.processes,
@@ -144,12 +135,8 @@ fn adapt(object: &mut Value, config: &Config, webhook_port: u16) {
         without_descriptions(object);
     }
     if has_conversion(object) {
-        if config.tekton_webhook {
-            object["spec"]["conversion"]["webhook"]["clientConfig"]["service"]["port"] =
-                json!(webhook_port);
-        } else if let Some(spec) = object["spec"].as_object_mut() {
-            spec.remove("conversion");
-        }
+        object["spec"]["conversion"]["webhook"]["clientConfig"]["service"]["port"] =
+            json!(webhook_port);
     } else if kind == "ConfigMap" && name == "feature-flags" {
         object["data"]["coschedule"] = json!(config.tekton_coschedule);
     } else if kind == "ConfigMap" && name == "config-observability" {

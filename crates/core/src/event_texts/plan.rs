@@ -94,11 +94,12 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     let annotation = setting.annotation();
     let message = format!(
         "The run was created {cause}. This cannot change any more, so the run's annotation {annotation} with value {chosen:?} has \
-         no effect. Possible causes: (1) Somebody set the annotation on the run after the run was created. Or Tekton copied \
-         it from a Pipeline that did not have it, or did not exist, when the run was created. (2) A resolver fetched the Pipeline, and one of the Pipeline's annotations has a value that is not \
-         allowed for this run. Then all coscheduler.dev annotations of this Pipeline are ignored.{more} To use the annotation, \
-         create a new run with it. If your operator does not allow its value, this value must be allowed first. Instead of on \
-         the run, you can set the annotation on the Namespace, or on the run's Pipeline if that Pipeline is in this namespace."
+         no effect. Possible causes: (1) The annotation was set on the run, or on the run's Pipeline, only after the run was \
+         created. (2) A resolver fetched the Pipeline, and one of the Pipeline's annotations has a value that is not allowed for \
+         this run. Then all coscheduler.dev annotations of this Pipeline are ignored.{more} To use the annotation, \
+         create a new run with it. If your operator does not allow its value, this value must be allowed first. You can also \
+         set the annotation on the Namespace, or on the run's Pipeline if that Pipeline is in this namespace, and then create a \
+         new run."
     );
     Reason::new(ReasonCode::OverrideIgnored, message)
 }

@@ -254,7 +254,8 @@ async fn n2_a_placeholder_leaves_once_the_api_server_has_said_whose_the_pod_is()
     assert_eq!(gate.body["metadata"]["resourceVersion"], "5");
     let gates = &gate.body["spec"]["template"]["spec"]["schedulingGates"];
     assert_eq!(gates[0]["name"], "coscheduler.dev/reservation");
-    // The cache has the pod's version from the answer to the write, so this version is deleted.
+    // The cache has the gate from the answer to the patch. So now the manager deletes the placeholder's pod, in the version
+    // that the cache has.
     let (_, asked) = manager.asks().await;
     let [recorded, leave] = &asked[..] else {
         panic!("{asked:?}");

@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use rustix::process::Pid;
 
 /// The number of lines of a member's log in an error.
-pub(super) const LOG_TAIL: usize = 12;
+pub(super) const LOG_TAIL: usize = 20;
 /// The number of lines at the end of a member's log that may contain the reason why it ended. After the reason, the member can
 /// write more lines until it has stopped.
 pub(super) const REASON_TAIL: usize = 100;

@@ -97,18 +97,14 @@ impl Services {
     pub async fn terminate(&self, replica: impl Into<Replica>) -> anyhow::Result<()> {
         let replica = replica.into();
         self.with_running(|running| running.remove(&replica));
-        let code = self
-            .group
-            .terminate(&replica.to_string(), STOP_TIMEOUT)
-            .await
-            .with_context(|| format!("failed to terminate {replica}"))?;
+        let name = replica.to_string();
+        let ended = self.group.terminate(&name, STOP_TIMEOUT).await;
+        let code = ended.with_context(|| format!("failed to terminate {name}"))?;
+        let tail = || self.group.log_tail(&name);
         match code {
             Some(0) => Ok(()),
-            Some(code) => bail!(
-                "{replica} ended with exit code {code} after SIGTERM{}",
-                self.log_tail(replica)
-            ),
-            None => bail!("{replica} was ended by a signal{}", self.log_tail(replica)),
+            Some(code) => bail!("{name} ended with exit code {code} after SIGTERM{}", tail()),
+            None => bail!("{name} was ended by a signal{}", tail()),
         }
     }
 
