@@ -220,8 +220,8 @@ mod tests {
         check(&known, Mode::PipelineRuns, Some("workspaces"));
         known.update(sent(Mode::Workspaces, 13, None, 3));
         check(&known, Mode::Workspaces, Some("workspaces"));
-        // A replica that has never found Tekton's ConfigMap sends no version of this ConfigMap.
         known.update(sent(Mode::Workspaces, 13, None, 14));
+        // A replica that has never found Tekton's ConfigMap sends Tekton's default, without a version (0).
         known.update(sent(Mode::Workspaces, 13, Some("workspaces"), 0));
         check(&known, Mode::Workspaces, None);
         // Tekton's flag changes even while our own ConfigMap is not valid.

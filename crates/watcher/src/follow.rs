@@ -24,7 +24,8 @@ use coscheduler_runtime::queue::Queue;
 /// programs within a minute (N6), so the report is repeated every half minute.
 const REPEAT: Duration = Duration::from_secs(30);
 
-/// The last state of each PipelineRun that is not done, or is done but not yet reported. Clones share the same map.
+/// The last state of each PipelineRun that is not done. On the leader, also of each one that is done but not yet reported.
+/// Clones share the same map.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Runs(Arc<Mutex<HashMap<ObjectKey, Arc<PipelineRun>>>>);
 

@@ -60,8 +60,9 @@ fn in_order(observed: &Observed) -> Vec<&PlaceholderSpec> {
     specs
 }
 
-/// Creates a placeholder. `follows` is true if another placeholder of the run comes first. The placeholders of an isolated run
-/// wait for each other, and perhaps no call of `Ensure` comes after the wait. So the leader then creates the placeholder at once.
+/// Creates a placeholder. `follows` is true if another placeholder of the run comes first. In an isolated run, such a
+/// placeholder is created only when the earlier ones have nodes. Perhaps no call of `Ensure` comes after that. So the leader
+/// creates it without a call, and does not wait for [`MISSING`] first.
 fn missing(observed: &Observed, spec: &PlaceholderSpec, follows: bool, decision: &mut Decision) {
     let sight = Sight::Missing(spec.name.to_string());
     let no_call = follows && spec.is_isolated();

@@ -23,7 +23,8 @@ fn node_bound() -> Configuration {
     }
 }
 
-/// A run with an existing claim and a template, each with these access modes, and a template that only one node can mount.
+/// A run with three workspaces. Only one node can mount the claim of `bound`. The template of `made` has these access modes.
+/// The access modes of the existing claim come from [`read`].
 fn mixed(access_modes: &[&str]) -> PipelineRun {
     let template =
         |modes: &[&str]| json!({"metadata": {"name": "t"}, "spec": {"accessModes": modes}});

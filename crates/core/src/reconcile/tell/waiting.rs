@@ -83,7 +83,8 @@ pub fn cause(observed: &Observed) -> Option<Reason> {
 }
 
 impl Observed {
-    /// The first wait of the run's pods. A pod does not count if the API server answered that it belongs to another run.
+    /// The most important wait of the run's pods (see [`first_wait`]). A pod does not count if the API server answered that it
+    /// belongs to another run.
     pub(crate) fn first_wait(&self) -> Option<Wait<'_>> {
         let pods = self.pods.values().map(AsRef::as_ref).filter(|pod| {
             let answer = self.answers.get(&pod.object.uid);
