@@ -1,6 +1,6 @@
-//! Runs that request more than the nodes have (N2, B3): runs with many parallel tasks (wide runs) on small nodes, runs of random
-//! shapes, and runs whose claims cannot move to another node. All runs succeed. (As after every test, no kubelet may have rejected
-//! a pod.) With a reservation, wide runs take about as long as without a reservation.
+//! Runs that request more than the nodes have (N2, B3): runs with many parallel tasks (wide runs) on small nodes, runs of
+//! random shapes, and runs whose claims cannot move to another node. All runs succeed. (As after every test, a check fails if a
+//! kubelet has rejected a pod.) With a reservation, wide runs take about as long as without a reservation.
 //!
 //! A seed decides the random shapes. The test prints the seed. With the seed in `COSCHEDULER_SEED`, the test repeats the same
 //! shapes.

@@ -68,12 +68,12 @@ texts! {
     /// problem of one of these nodes. `more` is the number of the other nodes.
     claims_not_movable(claims: &[&str], first: &str, more: usize): ClaimsNotMovable =
         "The run's placeholder pod can run only on a node that reaches the volumes of all these claims: {claims}. Each such node \
-         is cordoned, or has a taint that the placeholder does not tolerate (for example, {first}{more}). Uncordon one of these nodes, or \
-         remove its taint. The run then continues.",
+         is cordoned, or has a taint that the placeholder does not tolerate. For example, {first}.{more} Uncordon one of these \
+         nodes, or remove its taint. The run then continues.",
         claims = claims.join(", "),
         more = match more {
             0 => String::new(),
-            1 => "; the same is true for 1 other node".to_owned(),
-            more => format!("; the same is true for {more} other nodes"),
+            1 => " There is 1 other such node.".to_owned(),
+            more => format!(" There are {more} other such nodes."),
         };
 }

@@ -194,7 +194,7 @@ fn n1_a_claim_that_cannot_follow_is_reported_while_its_nodes_turn_pods_away() {
         }
     };
     let in_a = claim(Operator::In, &["a"]);
-    let cordoned = "(for example, node-a is cordoned)";
+    let cordoned = "For example, node-a is cordoned. Uncordon";
     check(&in_a, &[zone("a", true), zone("b", false)], Some(cordoned));
     check(&in_a, &[zone("a", false), zone("b", true)], None);
     check(

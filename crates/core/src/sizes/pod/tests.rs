@@ -1,4 +1,5 @@
-//! Tests of a pod's requests, one for each rule. The numbers are those in the module's comment.
+//! Tests of a pod's requests, one for each rule. The number after `b3_` in a test's name is the number of the rule in the
+//! comment of module `pod`.
 
 use super::*;
 use serde_json::json;
