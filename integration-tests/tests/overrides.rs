@@ -390,7 +390,7 @@ fn b1_b3_p4_placement_and_reservation_are_chosen_and_a_namespace_limits_the_choi
         let told = scene.told("run", "OverrideIgnored").await?;
         assert!(
             told.iter()
-                .any(|(_, told)| told.contains("with placement pack")),
+                .any(|(_, told)| told.contains("with placement: pack")),
             "{told:?}"
         );
         scene.end("run", "one").await?;

@@ -96,7 +96,7 @@ impl Amounts {
         found.map_or(0, |(_, amount)| amount)
     }
 
-    /// Each resource with an amount other than zero, with its name.
+    /// The name and the amount of each resource whose amount is not zero.
     pub fn resources(&self) -> impl Iterator<Item = (&str, i128)> {
         let own = [(CPU, self.milli_cpu), (MEMORY, self.memory)].into_iter();
         let others = self.others.iter();

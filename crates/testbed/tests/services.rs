@@ -19,7 +19,8 @@ use testbed::services::{
 };
 use testbed::{Config, TestBed};
 
-/// The name of the launcher in the webhook configuration; `None` if there is no webhook configuration.
+/// The name of the launcher in the webhook configuration; `None` if there is no webhook configuration, or if it names no
+/// launcher.
 async fn registered(client: &Client) -> Option<String> {
     let api: Api<MutatingWebhookConfiguration> = Api::all(client.clone());
     let configuration = api.get_opt(CONFIGURATION_NAME).await.unwrap()?;

@@ -18,7 +18,7 @@ use crate::binaries;
 use crate::foreground::Foreground;
 use crate::workspace::Workspace;
 
-/// The jobs that take the longest time, the longest first: test binaries, or topics of `integration-tests`. They start first,
+/// The jobs that take the longest time, the longest first: topics of `integration-tests`, and the benchmark. They start first,
 /// so that none of them runs alone at the end. If this order is out of date, the table at the end of a test run shows it.
 const LONGEST: [&str; 31] = [
     "integration-tests width",

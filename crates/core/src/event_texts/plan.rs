@@ -88,7 +88,7 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
         ),
         Override::Mode(mode) => (format!("in coschedule mode {mode}"), ""),
         Override::Placement(_) | Override::Reserves(_) => {
-            (format!("with {} {}", setting.key(), pinned.word()), "")
+            (format!("with {}: {}", setting.key(), pinned.word()), "")
         }
     };
     let annotation = setting.annotation();

@@ -820,13 +820,13 @@ fn b1_a_placement_or_reservation_chosen_too_late_is_said() {
             CHOSEN_PLACEMENT,
             "spread",
             "pack",
-            "with placement spread. ",
+            "with placement: spread. ",
         ),
         (
             CHOSEN_RESERVES,
             "placement",
             "nothing",
-            "with placeholder-reserves placement. ",
+            "with placeholder-reserves: placement. ",
         ),
     ] {
         let mut run = admitted(&document());

@@ -134,8 +134,8 @@ impl<'a> Placed<'a> {
     fn ask_anew(&self, node: &str, pod: &'a Pod, decision: &mut Decision) -> Option<Reason> {
         if let Some(resource) = self.lacking_elsewhere(pod, node) {
             let rest = self.tried_in(pod);
-            // A new node may have enough of the resource, but the watch of nodes does not queue the run for a new node. So the
-            // manager decides again after a pause.
+            // A new node may have enough of the resource, but when a node is added, the watch of nodes does not queue the run.
+            // So the manager decides again after a pause.
             decision.look_in(if rest.is_zero() { LONGEST_PAUSE } else { rest });
             let waits = rest.is_zero() && self.is_confirmed(pod, None, decision);
             return waits.then(|| event_texts::resource_missing(&asking(pod), node, resource));
