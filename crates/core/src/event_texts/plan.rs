@@ -96,10 +96,9 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
         "The run was created {cause}. This cannot change any more, so the run's annotation {annotation} with value {chosen:?} has \
          no effect. Possible causes: (1) The annotation was set on the run, or on the run's Pipeline, only after the run was \
          created. (2) A resolver fetched the Pipeline, and one of the Pipeline's annotations has a value that is not allowed for \
-         this run. Then all coscheduler.dev annotations of this Pipeline are ignored.{more} To use the annotation, \
-         create a new run with it. If your operator does not allow its value, this value must be allowed first. You can also \
-         set the annotation on the Namespace, or on the run's Pipeline if that Pipeline is in this namespace, and then create a \
-         new run."
+         this run. Then all coscheduler.dev annotations of this Pipeline are ignored.{more} To use the annotation, create a new \
+         run with it, or set it on the Namespace or on the run's Pipeline in this namespace before you create a new run. If its \
+         value is not allowed, ask your operator to allow it."
     );
     Reason::new(ReasonCode::OverrideIgnored, message)
 }

@@ -8,6 +8,7 @@ use crate::annotations::{
     CHOSEN_PLACEMENT, CHOSEN_RESERVES, GROUP, OVERRIDE, PINNED, SCHEMA_VERSION, SIZES,
 };
 use crate::config::{Backend, Configuration, PlaceholderDefaults, Reserves};
+use crate::event_texts::{NOTE_LENGTH, override_ignored};
 use crate::labels;
 use crate::mode::IsolationScope;
 use crate::names::Group;
@@ -837,6 +838,20 @@ fn b1_a_placement_or_reservation_chosen_too_late_is_said() {
         assert_eq!(ignored.code, ReasonCode::OverrideIgnored);
         for part in [said, key, &format!("{late:?}")] {
             assert!(ignored.message.contains(part), "{}", ignored.message);
+        }
+    }
+}
+
+#[test]
+fn b1_an_event_has_room_for_the_whole_text_about_an_ignored_choice() {
+    for pinned in Override::all() {
+        for chosen in Override::all() {
+            let message = override_ignored(chosen.word(), pinned).message;
+            assert!(
+                message.len() <= NOTE_LENGTH,
+                "{} of {message}",
+                message.len()
+            );
         }
     }
 }

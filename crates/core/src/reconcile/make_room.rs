@@ -2,7 +2,6 @@
 //! Either the placeholder leaves its node, and asks the scheduler for a node with more room ([`reserve`]). Or the manager lets
 //! the pod run without its placeholder. The manager does not predict which node has room: only the scheduler knows.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -14,7 +13,7 @@ use super::tell::refusals::{tells_of_no_node, waits_for_claim};
 use super::{Decision, MOVES, Step, ask_again, pause};
 use crate::event_texts;
 use crate::node::misplaced;
-use crate::observed::{Observed, Placeholder, Pod, Record, Sight, elapsed};
+use crate::observed::{Done, Observed, Pod, Record, Sight, elapsed};
 use crate::plan::Reason;
 use crate::volumes::SeenClaim;
 
@@ -141,9 +140,8 @@ impl<'a> Placed<'a> {
             return waits.then(|| event_texts::resource_missing(&asking(pod), node, resource));
         }
         let ended = u32::try_from(self.observed.ended.len()).unwrap_or(u32::MAX);
-        let in_vain = |own: &&Arc<Placeholder>| own.record.ended >= ended;
-        let moved = self.observed.placeholders.values().filter(in_vain);
-        let moved = moved.filter_map(|own| own.record.moved.as_ref());
+        let moved = self.observed.placeholders.values();
+        let moved = moved.filter_map(|own| moved_in_vain(&own.record, ended));
         let moves = moved.clone().map(|done| done.times).sum();
         if moves >= MOVES {
             let reason = event_texts::moves_exhausted(&asking(pod), node, moves);
@@ -164,7 +162,7 @@ impl<'a> Placed<'a> {
             let before = &self.own.record;
             let record = Record {
                 left: Some(node.to_owned()),
-                moved: before.moved.clone().filter(|_| before.ended >= ended),
+                moved: moved_in_vain(before, ended).cloned(),
                 // A new leader may not have seen all pods that ended.
                 ended: before.ended.max(ended),
                 ..before.clone()
@@ -271,6 +269,12 @@ impl Decision {
         }
         confirmed
     }
+}
+
+/// The moves after which none of the run's pods has ended, so that the run has made no progress. `ended` is the number of the
+/// run's pods that have ended until now.
+fn moved_in_vain(record: &Record, ended: u32) -> Option<&Done> {
+    record.moved.as_ref().filter(|_| record.ended >= ended)
 }
 
 /// The pod's name, with its requests if it has any.
