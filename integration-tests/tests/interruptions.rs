@@ -9,10 +9,12 @@ use coscheduler_kubernetes::needs::asks;
 use coscheduler_kubernetes::pods::is_unschedulable;
 use futures::future::try_join_all;
 use integration_tests::cramped::stranger;
+use integration_tests::faults::beside_kubelet;
 use integration_tests::look::{is_placeholder, node};
 use integration_tests::refusing::Refusal;
 use integration_tests::runs::{Run, run};
 use integration_tests::sets::only_pods;
+use integration_tests::stack::Stack;
 use integration_tests::{Scene, alone};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
@@ -276,45 +278,50 @@ fn n5_b3_services_killed_in_the_middle_of_sizing_gate_hand_over_and_move_lose_no
     alone(config, async |first| {
         let stack = first.stack;
         stack.allow_overrides().await?;
-        let alone = Service::ALL.iter().map(std::slice::from_ref);
-        for (round, killed) in std::iter::once(&Service::ALL[..]).chain(alone).enumerate() {
-            // In six rounds, each step has each of the three modes twice.
-            let modes = MODES.into_iter().cycle().skip(round);
-            let scenes = try_join_all(steps().iter().map(|_| stack.scene())).await?;
-            let scenes: Vec<_> = scenes
-                .into_iter()
-                .zip(steps().into_iter().zip(modes))
-                .map(|(scene, (step, mode))| (scene, step, mode))
-                .collect();
-            let about = |step: &Step, mode: &str| format!("{step:?}, {mode}, killed: {killed:?}");
-            // The manager gives a reservation up after ten seconds of refused resizes, so these scenes begin last.
-            let (brief, others): (Vec<_>, Vec<_>) = scenes
-                .iter()
-                .partition(|(_, step, _)| matches!(step, Step::HandOver | Step::Peak));
-            for group in [&others, &brief] {
-                try_join_all(group.iter().map(async |(scene, step, mode)| {
-                    let begun = begin(scene, *step, mode).await;
-                    begun.with_context(|| about(step, mode))
-                }))
-                .await?;
-            }
-            for (scene, step, mode) in &scenes {
-                let reached = is_at(scene, *step).await;
-                reached.with_context(|| about(step, mode))?;
-            }
-            for service in killed {
-                stack.services.kill(*service)?;
-            }
-            try_join_all(scenes.iter().map(|(scene, step, _)| release(scene, *step))).await?;
-            for service in killed {
-                stack.services.start_service(*service)?;
-            }
-            try_join_all(scenes.iter().map(async |(scene, step, mode)| {
-                let ended = ends_well(scene, *step).await;
-                ended.with_context(|| about(step, mode))
+        beside_kubelet(&stack.services, kill_each(stack)).await
+    })
+}
+
+/// Brings a run to each step, kills services, and checks that each run continues. First kills all services, and then each one.
+async fn kill_each(stack: &Stack) -> Outcome {
+    let alone = Service::ALL.iter().map(std::slice::from_ref);
+    for (round, killed) in std::iter::once(&Service::ALL[..]).chain(alone).enumerate() {
+        // In six rounds, each step has each of the three modes twice.
+        let modes = MODES.into_iter().cycle().skip(round);
+        let scenes = try_join_all(steps().iter().map(|_| stack.scene())).await?;
+        let scenes: Vec<_> = scenes
+            .into_iter()
+            .zip(steps().into_iter().zip(modes))
+            .map(|(scene, (step, mode))| (scene, step, mode))
+            .collect();
+        let about = |step: &Step, mode: &str| format!("{step:?}, {mode}, killed: {killed:?}");
+        // The manager gives a reservation up after ten seconds of refused resizes, so these scenes begin last.
+        let (brief, others): (Vec<_>, Vec<_>) = scenes
+            .iter()
+            .partition(|(_, step, _)| matches!(step, Step::HandOver | Step::Peak));
+        for group in [&others, &brief] {
+            try_join_all(group.iter().map(async |(scene, step, mode)| {
+                let begun = begin(scene, *step, mode).await;
+                begun.with_context(|| about(step, mode))
             }))
             .await?;
         }
-        Ok(())
-    })
+        for (scene, step, mode) in &scenes {
+            let reached = is_at(scene, *step).await;
+            reached.with_context(|| about(step, mode))?;
+        }
+        for service in killed {
+            stack.services.kill(*service)?;
+        }
+        try_join_all(scenes.iter().map(|(scene, step, _)| release(scene, *step))).await?;
+        for service in killed {
+            stack.services.start_service(*service)?;
+        }
+        try_join_all(scenes.iter().map(async |(scene, step, mode)| {
+            let ended = ends_well(scene, *step).await;
+            ended.with_context(|| about(step, mode))
+        }))
+        .await?;
+    }
+    Ok(())
 }

@@ -96,8 +96,8 @@ impl Drop for Running {
 
 /// Runs all `jobs`. Jobs that must be alone run first, one after the other. The others start in the given order: as many as
 /// there are processors, and one more each time the processors are partly idle, up to [`MOST_PER_CORE`] times as many. When a
-/// job has ended, prints its output, except if the job had no selected test. At the end, prints a table of the times, and again
-/// the output of failed jobs.
+/// job has ended, prints its output, except if the job had no selected test. At the end, prints a table of the times, again the
+/// output of failed jobs, and the cause of each failed test.
 ///
 /// # Errors
 /// A job failed (the error names all failed jobs), or no test ran.
@@ -163,6 +163,8 @@ pub(super) async fn failed(jobs: Vec<Job>) -> anyhow::Result<Vec<String>> {
             .filter(|binary| binary.verdict() != Verdict::Passed)
     };
     failed().for_each(|binary| println!("{binary}"));
+    let causes = failed().flat_map(|binary| causes(&binary.output));
+    causes.for_each(|cause| println!("{cause}"));
     let names: Vec<_> = failed().map(|binary| binary.name.clone()).collect();
     let (passed, broken) = ended.iter().fold((0, 0), |(passed, failed), binary| {
         let (more_passed, more_failed) = tests_run(&binary.output);
@@ -291,6 +293,42 @@ fn tests_run(output: &[u8]) -> (usize, usize) {
     })
 }
 
+/// Each failed test with its error, in a few lines. The output of a failed test can have thousands of lines.
+fn causes(output: &[u8]) -> Vec<String> {
+    let output = String::from_utf8_lossy(output);
+    let mut causes: Vec<String> = Vec::new();
+    let mut lines = output.lines();
+    while let Some(line) = lines.next() {
+        let test = line.strip_prefix("---- ");
+        if let Some(test) = test.and_then(|line| line.strip_suffix(" stdout ----")) {
+            causes.push(format!("{test}:"));
+        }
+        let Some(cause) = causes.last_mut() else {
+            continue;
+        };
+        // The lines of an error with its causes, and the line after "thread … panicked at …".
+        let is_error = line.starts_with("Error: ") || is_cause(line);
+        let is_panic = line.starts_with("thread '") && line.contains(" panicked at ");
+        let panic = is_panic.then(|| lines.next());
+        for line in [is_error.then_some(line), panic.flatten()]
+            .into_iter()
+            .flatten()
+        {
+            cause.push_str("\n    ");
+            cause.push_str(line.trim());
+        }
+    }
+    causes
+}
+
+/// True for a line like `    0: no answer` of an error with a chain of causes.
+fn is_cause(line: &str) -> bool {
+    let cause = line
+        .strip_prefix("    ")
+        .and_then(|line| line.split_once(": "));
+    cause.is_some_and(|(number, _)| number.parse::<u8>().is_ok())
+}
+
 /// A table of the time of each program, the longest first.
 fn table(ended: &[Running], took: Duration) -> String {
     let mut rows: Vec<_> = ended
@@ -350,6 +388,18 @@ mod tests {
                       test result: FAILED. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out\n";
         assert_eq!(tests_run(output.as_bytes()), (13, 2));
         assert_eq!(tests_run(b"running 0 tests"), (0, 0));
+    }
+
+    #[test]
+    fn the_cause_of_each_failed_test_is_short() {
+        let output = "test a::one ... FAILED\n\nfailures:\n\n---- a::one stdout ----\nprinted\nError: it failed\n\n\
+                      Caused by:\n    0: in mode x\n    1: no answer\n       Pod one\n\n---- a::two stdout ----\n\n\
+                      thread 'a::two' (7) panicked at a.rs:1:2:\nassertion failed\nnote: more\n\nfailures:\n    a::one\n";
+        let expected = [
+            "a::one:\n    Error: it failed\n    0: in mode x\n    1: no answer",
+            "a::two:\n    assertion failed",
+        ];
+        assert_eq!(causes(output.as_bytes()), expected);
     }
 
     #[tokio::test]
