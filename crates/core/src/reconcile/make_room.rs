@@ -152,6 +152,10 @@ impl<'a> Placed<'a> {
         if !self.may_act(pod, rests.max().unwrap_or_default(), decision) {
             return None;
         }
+        if decision.evicts() {
+            // That eviction may be a move, which the next decision counts.
+            return None;
+        }
         let placeholder = &self.own.object.name;
         if !self.own.gated {
             decision.steps.push(Step::Gate(self.own.clone()));
@@ -245,6 +249,12 @@ impl<'a> Placed<'a> {
 }
 
 impl Decision {
+    /// True if this decision already deletes the pod of a placeholder of the run.
+    fn evicts(&self) -> bool {
+        let mut steps = self.steps.iter();
+        steps.any(|step| matches!(step, Step::Evict(_)))
+    }
+
     /// True if the API server has confirmed that the pod's TaskRun belongs to the run, and this answer is younger than `fresh`.
     /// With `None`, the answer may have any age. If the result is false and the pod has a TaskRun, adds the step that asks the
     /// API server. Labels and affinity prove nothing: with `taskRunSpecs`, a run can give its pods the labels and the affinity of
