@@ -37,7 +37,7 @@ pub fn plugin_with(arguments: &[&str], input: &str) -> anyhow::Result<Output> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let started = command.stderr(Stdio::piped()).spawn();
     let mut started = started.with_context(|| format!("failed to start {}", program.display()))?;
-    // A failure is a closed pipe: the program did not read its standard input.
+    // An error of this write is ignored: it only means that the program closed its standard input without reading it.
     drop(
         started
             .stdin

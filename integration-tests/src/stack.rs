@@ -20,8 +20,9 @@ use crate::configuration::admitted_until;
 use crate::history::History;
 use crate::runs::run;
 
-/// Several times as long as the longest test takes on two cores. After this time, a test that hangs fails under its own name.
-const TEST_LIMIT: Duration = Duration::from_secs(15 * 60);
+/// Several times as long as the longest test takes on two cores, beside other tests. After this time, a test that hangs fails
+/// under its own name.
+const TEST_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// All tests of a process run on one runtime, because the tasks of a shared stack must outlive the test that booted it.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {

@@ -65,7 +65,8 @@ impl Waits {
             async move {
                 let mut events = pin!(events);
                 while let Some(event) = events.next().await {
-                    // The watcher retries errors. The scene's control plane does not stop, so the watch lists the pods only once.
+                    // kube's `watcher` retries after an error. The control plane does not stop, so `watcher` lists the pods only
+                    // at its start, and sees each deletion.
                     let mut log = lock(&log);
                     match event {
                         Ok(Event::InitApply(pod) | Event::Apply(pod)) => log.applied(&pod),

@@ -1,7 +1,17 @@
-//! The reasons for decisions, each with code, severity and text. This module and its folder contain the texts of Events. The folder
-//! has one file for each topic, such as `placement.rs`. Other modules fill in some parts of these texts:
+//! The reasons for decisions, each with code, severity and text. This module contains the codes. Its folder contains the texts of
+//! Events, in one file for each topic:
 //!
-//! - `plan.rs`: the pods that share a placeholder; `volumes.rs`, `Conflict`: the nodes that reach each volume;
+//! - `plan.rs`: the placeholders that a run gets, ignored choices, and runs that cannot be coscheduled;
+//! - `placement.rs`: the node of a placeholder and of the pods that follow it; reservations;
+//! - `claims.rs`: claims and their volumes;
+//! - `waiting.rs`: runs that wait although tekton-coscheduler did its part;
+//! - `refusal.rs`: errors of Kubernetes that concern a placeholder;
+//! - `admission.rs`: TaskRuns that fail;
+//! - `configuration.rs`: a ConfigMap that is not valid.
+//!
+//! Other modules fill in some parts of these texts:
+//!
+//! - `plan.rs` of this crate: the pods that share a placeholder; `volumes.rs`, `Conflict`: the nodes that reach each volume;
 //! - `requests.rs`: amounts of resources;
 //! - `reconcile/make_room.rs`: a waiting pod with its requests; `reconcile/reserve.rs`: the nodes that a placeholder is limited
 //!   to;

@@ -1,8 +1,8 @@
 //! The affinity of a placeholder's pod. The first part is the affinity in the run's pod template, or else in the operator's
 //! default template. The second part is the affinity or anti-affinity to other placeholders, if there is any (P4). In mode
-//! `isolate-pipelinerun`, it is a required anti-affinity (M4). The third part is the node affinity of volumes that the
-//! placeholder does not mount (V8). When the manager removes the scheduling gate, `placeholder/size.rs` can add more node
-//! affinity. A placeholder that Tekton created keeps the affinity that Tekton gave it.
+//! `isolate-pipelinerun`, it is a required anti-affinity (M4; `pinned.rs` of crate `core` derives this from the mode). The third
+//! part is the node affinity of volumes that the placeholder does not mount (V8). When the manager removes the scheduling gate,
+//! `placeholder/size.rs` can add more node affinity. A placeholder that Tekton created keeps the affinity that Tekton gave it.
 
 use coscheduler_core::labels::{AFFINITY_ASSISTANT, COMPONENT, HOSTNAME, TASK_RUN};
 use coscheduler_core::mode::IsolationScope;

@@ -12,19 +12,25 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use http::{HeaderValue, Request, header};
+use http::{HeaderValue, Request, Response, header};
 use kube::Config;
 use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use tower::filter::FilterLayer;
+use tower::layer::util::Stack;
 use tower::retry::RetryLayer;
+use tower::util::MapResponseLayer;
 use tower::{BoxError, ServiceBuilder};
 
 use crate::Process;
 use connection::connections;
 use pulse::Pulse;
 use requests::Requests;
+
+/// The longest time for which the API server can delay the repetition of a request, in seconds. API servers normally ask for one
+/// to ten seconds.
+const LONGEST_RETRY_AFTER: u64 = 10;
 
 /// The flags of a service with a Kubernetes client. The service flattens them into its own flags.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -56,7 +62,7 @@ impl KubernetesArgs {
             anyhow::Ok(
                 ServiceBuilder::new()
                     .layer(config.base_uri_layer())
-                    .layer(RetryLayer::new(retries()?))
+                    .layer(retries()?)
                     .option_layer(config.auth_layer()?)
                     .layer(config.extra_headers_layer()?)
                     .map_err(BoxError::from)
@@ -94,10 +100,28 @@ impl KubernetesArgs {
     }
 }
 
-/// Repeats a request eight times at most, for a few seconds in total, or as the API server's header `Retry-After` asks.
-fn retries() -> anyhow::Result<RetryPolicy> {
+/// Limits the time for which a response asks, and repeats the request.
+type Retries<B> = Stack<MapResponseLayer<fn(Response<B>) -> Response<B>>, RetryLayer<RetryPolicy>>;
+
+/// Repeats a request eight times at most, for a few seconds in total, or as the API server's header `Retry-After` asks, but each
+/// time after [`LONGEST_RETRY_AFTER`] at the latest.
+fn retries<B>() -> anyhow::Result<Retries<B>> {
     let (first, longest) = (Duration::from_millis(10), Duration::from_secs(1));
-    Ok(RetryPolicy::new(first, longest, 8, true)?)
+    let policy = RetryPolicy::new(first, longest, 8, true)?;
+    let limit = MapResponseLayer::new(limited as fn(_) -> _);
+    Ok(Stack::new(limit, RetryLayer::new(policy)))
+}
+
+/// Reduces the header `Retry-After` to [`LONGEST_RETRY_AFTER`]. Otherwise, a proxy that asks for an hour could stop a service for
+/// hours.
+fn limited<B>(mut response: Response<B>) -> Response<B> {
+    let header = response.headers_mut().get_mut(header::RETRY_AFTER);
+    if let Some(header) = header
+        && let Some(asked) = header.to_str().ok().and_then(|text| text.parse().ok())
+    {
+        *header = HeaderValue::from(LONGEST_RETRY_AFTER.min(asked));
+    }
+    response
 }
 
 /// Makes crate `ring` the TLS provider of the process, if the process has none. [`KubernetesArgs::client`] calls this
@@ -111,7 +135,6 @@ pub fn install_tls_provider() {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use http::Response;
     use tokio::time::Instant;
     use tower::{ServiceExt as _, service_fn};
 
@@ -130,7 +153,7 @@ mod tests {
             anyhow::Ok(answer.body(())?).map_err(BoxError::from)
         });
         let client = ServiceBuilder::new()
-            .layer(RetryLayer::new(retries().unwrap()))
+            .layer(retries().unwrap())
             .service(server);
         let began = Instant::now();
         let answer = client.oneshot(Request::new(Body::empty())).await.unwrap();
@@ -146,5 +169,8 @@ mod tests {
         let (asked, time) = refused(Some(("Retry-After", "2"))).await;
         assert_eq!(asked, 9);
         assert!(time >= Duration::from_secs(16), "{time:?}");
+        let (asked, time) = refused(Some(("Retry-After", "3600"))).await;
+        assert_eq!(asked, 9);
+        assert!(time < Duration::from_secs(90), "{time:?}");
     }
 }

@@ -24,7 +24,8 @@ use crate::follow::Runs;
 const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Reports the latest state of a run. The report belongs to the trace of the run's admission. A deleted run needs no report.
-/// After the report of its end, a run is removed from `runs`. A run that cannot be read is removed until it changes.
+/// After the report of its end, a run is removed from `runs`. A run that the planner cannot read is removed too, until it
+/// changes.
 pub(crate) async fn report(
     runs: Runs,
     mut planner: PlannerServiceClient<Channel>,

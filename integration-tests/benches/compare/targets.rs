@@ -10,7 +10,7 @@ use super::report::{
 };
 use super::sides::{DISABLED, KINDS, Kind, built_in};
 
-/// The least number of runs of a load for which p99 has a verdict. With fewer runs, p99 is a matter of luck.
+/// A load with fewer runs than this gets no verdict on p99, because its p99 is a matter of luck.
 pub(crate) const FEWEST_RUNS: usize = 15;
 
 const TARGETS: [&str; 4] = [

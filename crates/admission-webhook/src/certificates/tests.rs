@@ -71,7 +71,7 @@ struct World {
     trace: Vec<String>,
 }
 
-/// The end of the signature, which shows people which certificate it is.
+/// The last two bytes of the certificate. In the messages of failed tests, they identify the certificate.
 fn mark(certificate: &Certificate) -> String {
     let end = &certificate.der[certificate.der.len() - 2..];
     end.iter().map(|byte| format!("{byte:02x}")).collect()

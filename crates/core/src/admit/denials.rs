@@ -21,6 +21,8 @@
 //!   or if the mode of the parent has changed since Tekton copied the parent's annotations (`has_early_parent` in
 //!   `stored_runs.rs` of the same crate). Tekton then creates the object later.
 //!
+//! `review.rs` of crate `admission-webhook` puts each denial into the answer to the API server (`refused`, `not_yet`).
+//!
 //! If there is no decision, for instance because the planner does not answer, the webhook answers with an HTTP error. Then the
 //! `failurePolicy` of the webhook's registration decides.
 

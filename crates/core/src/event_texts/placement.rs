@@ -44,8 +44,9 @@ texts! {
 
     placeholder_not_bound(placeholder: &str): PlaceholderMoved =
         "The scheduler chose a node for placeholder {placeholder}, but the binding failed. The scheduler may already be binding \
-         pods of the run to the same node, because it does not wait for the placeholder's binding. So the placeholder's pod is \
-         created again. The new pod waits until these pods are bound, but at most until three seconds after the failure.";
+         pods of the run to the same node, because it does not wait for the placeholder's binding. The placeholder must then be \
+         on this node too. So the placeholder's pod is created again. The new pod waits until these pods are bound, but at most \
+         until three seconds after the failure.";
 
     pod_let_go(pod: &str, placeholder: &str): PodLetGo =
         "Pod {pod} is now allowed to run on another node than placeholder {placeholder}. The scheduler found no node that can \

@@ -47,8 +47,8 @@ fn leave(observed: &Observed, pod: &Pod, decision: &mut Decision) {
     };
     let raise = placeholder.is_some_and(|own| raises(own));
     let is_only_a_pod = placeholder.is_some_and(|own| own.backend == Backend::Pod);
-    // Perhaps an earlier reconcile or another program has deleted the pod already. Then only the Event is left to publish,
-    // unless the placeholder needs the higher PriorityClass or a controller for its next pod.
+    // Perhaps an earlier reconcile or another program is deleting the pod already. If the pod may keep its grace period, only
+    // the Event is left to publish, unless the placeholder needs the higher PriorityClass or a controller for its next pod.
     if pod.object.deleting && !at_once {
         decision.events.push(reason.clone());
         if !raise && !is_only_a_pod {

@@ -15,8 +15,9 @@ use tokio::time::interval_at;
 use crate::foreground::Foreground;
 use crate::progress::seconds;
 
-/// How long a program may take: several times the time of the slowest program on two cores.
-const TIMEOUT: Duration = Duration::from_secs(30 * 60);
+/// How long a program may take: several times the time of the slowest program on two cores. It is longer than the limit of one
+/// test, so that the output names a test that hangs.
+const TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
 /// The time between two measurements of the processors' load.
 const PERIOD: Duration = Duration::from_secs(5);

@@ -468,6 +468,39 @@ fn n3_a_volume_that_no_allowed_node_reaches_is_told_whatever_other_nodes_lack() 
     assert_eq!(blocked(&reconcile(&observed)), None);
 }
 
+/// The run can continue when the node is no longer cordoned, without another podTemplate.
+#[test]
+fn n3_a_cordoned_node_that_is_allowed_and_reaches_the_volume_is_not_a_fault_of_the_pod_template() {
+    let mut observed = observed();
+    let third = Arc::new(Node {
+        name: "node-3".to_owned(),
+        ..Node::default()
+    });
+    Arc::make_mut(&mut observed.nodes).insert("node-3".to_owned(), third);
+    for (name, zone, pool) in [
+        ("node-1", "a", "a"),
+        ("node-2", "b", "a"),
+        ("node-3", "a", "b"),
+    ] {
+        let labels = [("zone", zone), ("pool", pool)];
+        node(&mut observed, name).labels = labels
+            .map(|(key, value)| (key.to_owned(), value.to_owned()))
+            .into();
+    }
+    restrict(&mut observed, CLAIM, "zone", "a");
+    unschedulable(own_pod(&mut observed), "0/3 nodes are available");
+    own(&mut observed).needs.selector = [("pool".to_owned(), "a".to_owned())].into();
+    let told = |observed: &mut Observed| {
+        let decision = settled(observed);
+        let blocked = blocked(&decision);
+        blocked.is_some_and(|code| code == "VolumeOutOfReach")
+    };
+    node(&mut observed, "node-1").unschedulable = true;
+    assert!(!told(&mut observed));
+    node(&mut observed, "node-1").labels.remove("zone");
+    assert!(told(&mut observed));
+}
+
 #[test]
 fn n3_an_isolated_placeholder_on_the_only_node_of_the_volumes_is_told_with_or_without_room() {
     let anti_affinity = "1 node(s) didn't satisfy existing pods anti-affinity rules";
