@@ -53,21 +53,36 @@ pub fn plugin_with(arguments: &[&str], input: &str) -> anyhow::Result<Output> {
 ///
 /// The binary cannot be started, fails, or writes no JSON.
 pub fn answer(arguments: &[&str]) -> anyhow::Result<Value> {
-    let output = plugin(arguments)?;
+    parsed(&plugin(arguments)?).with_context(|| format!("{arguments:?}"))
+}
+
+fn parsed(output: &Output) -> anyhow::Result<Value> {
     let errors = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{arguments:?}: {errors}");
+    ensure!(output.status.success(), "{errors}");
     Ok(serde_json::from_slice(&output.stdout)?)
 }
 
-/// The answer of `explain` about a run of the scene.
+/// Runs `explain` about a run of the scene, with further arguments. Uses another thread, so that the calling task can look at
+/// other runs at the same time.
+///
+/// # Errors
+///
+/// The binary cannot be started.
+pub async fn explain(scene: &Scene<'_>, run: &str, more: &[&str]) -> anyhow::Result<Output> {
+    let arguments = [&[run, "-n", scene.namespace.as_str()], more].concat();
+    let arguments = with_rights("explain", scene.stack.bed.kubeconfig(), &arguments);
+    let arguments: Vec<_> = arguments.into_iter().map(str::to_owned).collect();
+    let run = move || plugin(&arguments.iter().map(String::as_str).collect::<Vec<_>>());
+    tokio::task::spawn_blocking(run).await?
+}
+
+/// The JSON that `explain` writes about a run of the scene.
 ///
 /// # Errors
 ///
 /// As [`answer`].
-pub fn explanation(scene: &Scene<'_>, run: &str) -> anyhow::Result<Value> {
-    let arguments = [run, "-n", scene.namespace.as_str(), "-o", "json"];
-    let kubeconfig = scene.stack.bed.kubeconfig();
-    answer(&with_rights("explain", kubeconfig, &arguments))
+pub async fn explanation(scene: &Scene<'_>, run: &str) -> anyhow::Result<Value> {
+    parsed(&explain(scene, run, &["-o", "json"]).await?)
 }
 
 /// The causes that `explain` may name for a moment while a run makes progress. A placeholder may have no pod yet, or the

@@ -13,7 +13,7 @@ use coscheduler_proto::placeholder::ExplainRequest;
 use coscheduler_proto::placeholder::placeholder_service_client::PlaceholderServiceClient;
 use futures::future::try_join_all;
 use integration_tests::look::{self, is_done, is_placeholder};
-use integration_tests::plugin::{PASSING, explanation, grant, plugin, with_rights};
+use integration_tests::plugin::{PASSING, explain, explanation, grant, plugin, with_rights};
 use integration_tests::runs::{Run, run};
 use integration_tests::sets::only_pods;
 use integration_tests::{Scene, grpc, shared_with_overrides};
@@ -62,7 +62,7 @@ async fn explained(scene: &Scene<'_>, reason: &str) -> Outcome {
     let begin = Instant::now();
     let mut found = Value::Null;
     look::until(&format!("explain names {reason}"), async || {
-        found = explanation(scene, "run")?;
+        found = explanation(scene, "run").await?;
         // The manager may know the cause before Tekton has written the pod's name into the TaskRun.
         let has_pod = !OF_TASK_RUNS.contains(&reason) || waiting_pod(&found).is_some();
         Ok(has_pod && found["cause"]["reason"] == reason)
@@ -115,11 +115,7 @@ async fn explained(scene: &Scene<'_>, reason: &str) -> Outcome {
     ensure!(!evidence["value"].as_str().unwrap().is_empty(), "{found}");
     let remedy = REMEDIES.iter().any(|remedy| message.contains(remedy));
     ensure!(remedy, "{message}");
-    let text = plugin(&with_rights(
-        "explain",
-        scene.stack.bed.kubeconfig(),
-        &["run", "-n", scene.namespace.as_str()],
-    ))?;
+    let text = explain(scene, "run", &[]).await?;
     let text = String::from_utf8(text.stdout)?;
     let (text, message) = (without_cordons(&text), without_cordons(message));
     for words in [&format!("waits: {reason}"), "evidence: ", &message] {
@@ -471,10 +467,9 @@ fn b2_b5_no_cause_is_named_while_placeholders_move() -> Outcome {
         };
         let looks = async {
             for name in names.iter().cycle() {
-                let found = explanation(&scene, name)?;
+                let found = explanation(&scene, name).await?;
                 let reason = found["cause"]["reason"].as_str();
                 ensure!(reason.is_none_or(|it| PASSING.contains(&it)), "{found}");
-                tokio::task::yield_now().await;
             }
             Ok(())
         };
@@ -515,17 +510,16 @@ fn b2_b5_explain_finds_no_cause_for_runs_that_get_on() -> Outcome {
             let started = |pod: &Pod| !is_placeholder(pod) && pods::has_started(pod);
             let looks = async {
                 loop {
-                    let found = explanation(&scene, "run")?;
+                    let found = explanation(&scene, "run").await?;
                     let reason = found["cause"]["reason"].as_str();
                     ensure!(reason.is_none_or(|it| PASSING.contains(&it)), "{found}");
-                    tokio::task::yield_now().await;
                 }
             };
             let one = tokio::select! {
                 looks = looks => looks,
                 one = pod(&scene, "have a task that runs", started) => one,
             }?;
-            let found = explanation(&scene, "run")?;
+            let found = explanation(&scene, "run").await?;
             assert_eq!(found["cause"], Value::Null, "{found}");
             assert_eq!(found["mode"], mode);
             assert_eq!(found["group"].is_null(), mode == "disabled", "{found}");
@@ -536,7 +530,7 @@ fn b2_b5_explain_finds_no_cause_for_runs_that_get_on() -> Outcome {
             assert_eq!(claims[0]["phase"], "Bound", "{found}");
             scene.end("run", "one").await?;
             scene.succeeds("run").await?;
-            let found = explanation(&scene, "run")?;
+            let found = explanation(&scene, "run").await?;
             assert_eq!(
                 (&found["cause"], &found["done"], &found["failures"]),
                 (&Value::Null, &json!(true), &json!([]))
@@ -557,7 +551,7 @@ fn b2_explain_shows_why_the_tasks_of_a_run_failed() -> Outcome {
                 run.is_some_and(is_done)
             })
             .await?;
-        let found = explanation(&scene, "run")?;
+        let found = explanation(&scene, "run").await?;
         let failures = found["failures"].as_array().unwrap();
         let objects: Vec<_> = failures.iter().map(|it| &it["object"]).collect();
         assert_eq!(objects, ["PipelineRun run", "TaskRun run-one"], "{found}");

@@ -409,7 +409,7 @@ async fn told_and_healed(scene: &Scene<'_>, cause: Cause) -> Outcome {
         .await?;
     let expected = json!({"reason": code, "message": told[0].1});
     assert_eq!(blocked(run.as_ref()), Some(expected));
-    let found = explanation(scene, RUN)?;
+    let found = explanation(scene, RUN).await?;
     assert_eq!(found["cause"]["reason"], code, "{found}");
     assert_eq!(found["cause"]["message"], told[0].1, "{found}");
     let evidence = found["cause"]["evidence"]["value"].as_str();

@@ -421,7 +421,7 @@ fn b2_v7_a_volume_on_a_node_of_another_zone_is_reported_at_once() -> Outcome {
                 assert!(told[0].1.contains(part), "{told:?}");
             }
             look::until("explain names it too", async || {
-                let found = explanation(&scene, &run_name)?;
+                let found = explanation(&scene, &run_name).await?;
                 Ok(found["cause"]["message"] == told[0].1)
             })
             .await?;
