@@ -115,12 +115,19 @@ async fn explained(scene: &Scene<'_>, reason: &str) -> Outcome {
     ensure!(!evidence["value"].as_str().unwrap().is_empty(), "{found}");
     let remedy = REMEDIES.iter().any(|remedy| message.contains(remedy));
     ensure!(remedy, "{message}");
-    let text = explain(scene, "run", &[]).await?;
-    let text = String::from_utf8(text.stdout)?;
-    let (text, message) = (without_cordons(&text), without_cordons(message));
-    for words in [&format!("waits: {reason}"), "evidence: ", &message] {
-        ensure!(text.contains(words), "{text}");
-    }
+    let mut shown = String::new();
+    look::until(&format!("explain shows {reason}"), async || {
+        let output = explain(scene, "run", &[]).await?;
+        shown = without_cordons(&String::from_utf8(output.stdout)?);
+        let told = scene.told_so_far("run").await?;
+        let told = told.iter().filter(|(code, _)| code == reason);
+        let mut texts = told.map(|(_, note)| note.as_str()).chain([message]);
+        let has_text = texts.any(|text| shown.contains(&without_cordons(text)));
+        let waits = format!("waits: {reason}");
+        Ok(has_text && shown.contains(&waits) && shown.contains("evidence: "))
+    })
+    .await
+    .with_context(|| shown)?;
     Ok(())
 }
 
