@@ -163,29 +163,6 @@ async fn slow_down(bed: &TestBed) -> anyhow::Result<Infallible> {
     }
 }
 
-/// Does `work` beside a simulated kubelet. If the API server does not answer a leader in time, as on a busy machine, the leader
-/// ends, and the kubelet starts it again.
-///
-/// # Errors
-/// `work` fails, or another service than a leader has ended by itself.
-pub async fn beside_kubelet(
-    services: &Services,
-    work: impl Future<Output = anyhow::Result<()>>,
-) -> anyhow::Result<()> {
-    let (restarted, seen) = watch::channel(BTreeSet::new());
-    tokio::select! {
-        done = work => done?,
-        never = kubelet(services, &restarted) => match never? {},
-    }
-    let led = [Service::PlaceholderManager, Service::Watcher].into();
-    let restarted = seen.borrow().clone();
-    ensure!(
-        restarted.is_subset(&led),
-        "{restarted:?} ended by themselves"
-    );
-    Ok(())
-}
-
 /// Restarts each service that ended with exit code 1, as a kubelet would, and adds it to `restarted`. Does not restart a service
 /// that a signal ended: the code that sent the signal does this.
 ///

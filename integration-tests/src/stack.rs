@@ -276,13 +276,16 @@ pub fn on_bed(
     })
 }
 
-/// Starts services again that a standstill of the machine has ended. Returns an error as soon as a service has ended for another
-/// reason.
+/// Starts services again that a standstill of the machine has ended.
+///
+/// # Errors
+///
+/// A service has ended for another reason, or cannot be started.
 #[allow(
     clippy::print_stdout,
     reason = "who reads about a failure must know of it"
 )]
-async fn keep_running(services: &Services) -> anyhow::Result<()> {
+pub async fn keep_running(services: &Services) -> anyhow::Result<()> {
     loop {
         let again = services.start_again_after_standstill()?;
         if !again.is_empty() {

@@ -128,6 +128,8 @@ async fn explained(scene: &Scene<'_>, reason: &str) -> Outcome {
     })
     .await
     .with_context(|| shown)?;
+    let shown = begin.elapsed();
+    ensure!(shown < NAMED, "{reason}: shown after {shown:?}");
     Ok(())
 }
 

@@ -23,7 +23,7 @@ use coscheduler_kubernetes::pods;
 use coscheduler_kubernetes::transient::is_transient;
 use fastrand::Rng;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use integration_tests::faults::beside_kubelet;
+use integration_tests::faults::kubelet;
 use integration_tests::look::{Kind, is_placeholder, node, succeeded};
 use integration_tests::runs::{Run, run};
 use integration_tests::sets::only_pods;
@@ -745,15 +745,19 @@ fn n5_p6_v4_of_two_hundred_runs_ended_and_disturbed_at_random_nothing_is_left() 
                 let played = stage.play(case).await;
                 played.with_context(|| format!("{case:?}"))
             };
+            let (restarted, leaders) = watch::channel(BTreeSet::new());
             let plays = stream::iter(&cases).map(play).buffer_unordered(AT_ONCE);
-            let plays = plays.try_for_each(async |()| Ok(()));
             tokio::select! {
-                played = beside_kubelet(&scene.stack.services, plays) => played?,
+                played = plays.try_for_each(async |()| Ok(())) => played?,
                 ended = follow(scene.api(), &stage.world.runs, &news, |run: &PipelineRun| run.uid()) => ended?,
                 ended = follow(scene.api(), &stage.world.pods, &news, |pod: &Pod| {
                     pod.labels().get(PIPELINE_RUN_UID).cloned()
                 }) => ended?,
+                never = kubelet(&scene.stack.services, &restarted) => match never? {},
             }
+            let led = [Service::PlaceholderManager, Service::Watcher].into();
+            let leaders = leaders.borrow().clone();
+            ensure!(leaders.is_subset(&led), "{leaders:?} ended by themselves");
             let over = Instant::now();
             nothing_left_but_what_may_stay(scene, &cases).await?;
             let took = over.elapsed();

@@ -10,7 +10,7 @@ use super::apart::left_out;
 use super::evacuate::{FIRST_PAUSE, LONGEST_PAUSE};
 use super::reserve::{self, MOMENT, Placed};
 use super::tell::refusals::{tells_of_no_node, waits_for_claim};
-use super::{Decision, MOVES, Step, ask_again, pause};
+use super::{Decision, Eviction, MOVES, Step, ask_again, pause};
 use crate::event_texts;
 use crate::node::misplaced;
 use crate::observed::{Done, Observed, Pod, Record, Sight, elapsed};
@@ -152,8 +152,7 @@ impl<'a> Placed<'a> {
         if !self.may_act(pod, rests.max().unwrap_or_default(), decision) {
             return None;
         }
-        if decision.evicts() {
-            // That eviction may be a move, which the next decision counts.
+        if moves + decision.moves() >= MOVES {
             return None;
         }
         let placeholder = &self.own.object.name;
@@ -249,10 +248,17 @@ impl<'a> Placed<'a> {
 }
 
 impl Decision {
-    /// True if this decision already deletes the pod of a placeholder of the run.
-    fn evicts(&self) -> bool {
-        let mut steps = self.steps.iter();
-        steps.any(|step| matches!(step, Step::Evict(_)))
+    /// The number of moves in this decision. The placeholders' records do not contain them yet.
+    fn moves(&self) -> u32 {
+        let moves = self.steps.iter().map(|step| match step {
+            Step::Evict(Eviction {
+                own: Some(own),
+                record: Some(record),
+                ..
+            }) => u32::from(record.moved != own.record.moved),
+            _ => 0,
+        });
+        moves.sum()
     }
 
     /// True if the API server has confirmed that the pod's TaskRun belongs to the run, and this answer is younger than `fresh`.

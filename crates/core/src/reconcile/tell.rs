@@ -239,19 +239,13 @@ fn no_allowed_node_reaches(observed: &Observed) -> Option<Reason> {
         pod.unscheduled.as_ref().filter(|it| it.no_node)?;
         let seen = observed.seen(&pod.claims);
         let nodes = observed.nodes.values().map(AsRef::as_ref);
-        let allowed = nodes.filter(|node: &&Node| own.needs.are_met_by(&node.name, &node.labels));
-        if allowed
-            .clone()
-            .any(|node| reaches(&node.name, &node.labels, &seen))
-        {
-            // This node has another problem. For example, it is cordoned.
-            return None;
-        }
-        // A node with a taint that the placeholder does not tolerate does not count. A new node has a taint until its labels are
+        let mut allowed =
+            nodes.filter(|node: &&Node| own.needs.are_met_by(&node.name, &node.labels));
+        // If an allowed node reaches the volumes, it has another problem. For example, it is cordoned.
+        let conflict = volumes::out_of_reach(&seen, allowed.clone())?;
+        // Nodes with a taint that the placeholder does not tolerate are not enough. A new node has a taint until its labels are
         // complete.
-        let allowed =
-            allowed.filter(|node| misplaced(&own.needs.tolerations, Some(node)).is_none());
-        let conflict = volumes::out_of_reach(&seen, allowed)?;
+        allowed.find(|node| misplaced(&own.needs.tolerations, Some(node)).is_none())?;
         Some(event_texts::volume_out_of_reach(&conflict))
     })
 }
