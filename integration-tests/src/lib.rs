@@ -31,6 +31,7 @@ mod resolving;
 pub mod rights;
 pub mod room;
 pub mod runs;
+mod scale;
 pub mod send;
 pub mod sets;
 pub mod sides;
@@ -39,6 +40,7 @@ pub mod struck;
 pub mod timings;
 pub mod waits;
 
+pub use scale::at_scale;
 pub use stack::{
     Scene, alone, alone_with, on_bed, shared, shared_on, shared_with, shared_with_overrides,
 };

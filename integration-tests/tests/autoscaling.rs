@@ -24,7 +24,7 @@ use integration_tests::look::node;
 use integration_tests::nodes::POOL;
 use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
-use integration_tests::{Scene, alone_with, shared_with_overrides};
+use integration_tests::{Scene, alone_with, at_scale, shared_with_overrides};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::jiff::Timestamp;
@@ -38,9 +38,11 @@ type Outcome = anyhow::Result<()>;
 
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
 const WITHOUT: &str = "disabled";
-/// The number of runs that are created at the same time, for each wave: fifty runs in six waves, one after the other. The last
-/// three runs are alone.
-const WAVES: [usize; 6] = [20, 20, 7, 1, 1, 1];
+/// The number of runs that are created at the same time, for each wave. At full scale, these are fifty runs in six waves, one
+/// after the other. The last three runs are alone.
+fn waves() -> &'static [usize] {
+    at_scale(&[8, 1], &[20, 20, 7, 1, 1, 1])
+}
 /// The longest time from the moment when the scheduler finds no node for a task's pod until the Event that the claims cannot
 /// follow. The test reads the first time from the pod's condition, in whole seconds. It reads the second time from the Event.
 const TOLD: Duration = Duration::from_secs(10);
@@ -195,8 +197,8 @@ fn in_each_mode(reserves: Reserves, waves: &[usize]) -> Outcome {
 }
 
 #[test]
-fn n7_b3_an_autoscaler_adds_nodes_for_fifty_runs_that_reserve_room() -> Outcome {
-    in_each_mode(Reserves::Placement, &WAVES)
+fn n7_b3_an_autoscaler_adds_nodes_for_many_runs_that_reserve_room() -> Outcome {
+    in_each_mode(Reserves::Placement, waves())
 }
 
 #[test]

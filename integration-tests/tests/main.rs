@@ -4,6 +4,7 @@
 
 mod architectures;
 mod autoscaling;
+mod bursts;
 mod configuration;
 mod contention;
 mod contracts;
@@ -17,7 +18,6 @@ mod explain;
 mod faults;
 mod flags;
 mod forged;
-mod hundred;
 mod installation;
 mod interruptions;
 mod invariants;

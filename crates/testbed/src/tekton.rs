@@ -141,6 +141,10 @@ fn adapt(object: &mut Value, config: &Config, webhook_port: u16) {
         object["data"]["coschedule"] = json!(config.tekton_coschedule);
     } else if kind == "ConfigMap" && name == "config-observability" {
         object["data"]["metrics-protocol"] = json!("none");
+    } else if kind == "ConfigMap" && name.starts_with("config-leader-election") {
+        // Each of Tekton's reconcilers has a Lease, and would renew it every ten seconds. No bed starts Tekton a second time.
+        object["data"] =
+            json!({"lease-duration": "6m", "renew-deadline": "4m", "retry-period": "1m"});
     } else if kind == "ConfigMap" && name == "config-logging" {
         // At its default level, info, Tekton writes several lines for each request and each reconcile.
         let zap = json!({"level": "warn", "encoding": "json", "outputPaths": ["stdout"], "errorOutputPaths": ["stderr"]});

@@ -32,7 +32,7 @@ pub(crate) enum Command {
     ///
     /// Builds the test bed, the services and the tests, then runs several test binaries at a time. Prints the output of a
     /// binary when it has ended. If there is only one binary, prints its output at once. Ends a binary that takes longer than
-    /// half an hour. Example: `cargo xtask test two_volumes -- --nocapture` runs the tests with two_volumes in their names.
+    /// an hour. Example: `cargo xtask test two_volumes -- --nocapture` runs the tests with two_volumes in their names.
     Test(TestArgs),
     /// Measure decisions, admissions, and how our services and Tekton's own affinity assistant react to a lost or full node
     ///
@@ -141,6 +141,11 @@ pub(crate) struct TestArgs {
     /// Kubernetes that are no stable API. NAME and --test choose other tests on the control plane instead.
     #[arg(long, conflicts_with = "package")]
     pub(crate) matrix: bool,
+    /// Let some tests create more runs and pods
+    ///
+    /// These tests are in `autoscaling.rs`, `bursts.rs`, `crowd.rs` and `width.rs`.
+    #[arg(long, conflicts_with = "matrix")]
+    pub(crate) full_scale: bool,
     /// Only tests with one of these texts in their names
     #[arg(value_name = "NAME")]
     pub(crate) names: Vec<String>,

@@ -23,7 +23,7 @@ use crate::workspace::Workspace;
 const LONGEST: [&str; 31] = [
     "integration-tests width",
     "integration-tests autoscaling",
-    "integration-tests hundred",
+    "integration-tests bursts",
     "integration-tests silence",
     "integration-tests evacuation",
     "integration-tests faults",
@@ -162,6 +162,7 @@ fn boots(package: &str) -> bool {
 fn selection(workspace: &Workspace, args: &TestArgs) -> Command {
     let TestArgs {
         matrix: _,
+        full_scale: _,
         names: _,
         package,
         test,
@@ -194,6 +195,7 @@ fn selection(workspace: &Workspace, args: &TestArgs) -> Command {
 fn is_everything(args: &TestArgs) -> bool {
     let TestArgs {
         matrix: _,
+        full_scale: _,
         names,
         package,
         test,

@@ -56,6 +56,9 @@ pub(super) async fn jobs(
         .map(|(topic, tests)| {
             let mut command = command(binary, bin_dir);
             command.args(tests).args(&args.arguments);
+            if args.full_scale {
+                command.env("COSCHEDULER_FULL_SCALE", "1");
+            }
             if !args.arguments.iter().any(|argument| argument == "--exact") {
                 command.arg("--exact");
             }

@@ -1,6 +1,6 @@
-//! A hundred runs in each mode, created at the same time, also while the mode changes. All succeed, each on the nodes that its
-//! mode requires, and nothing is left. A watch records where each pod was and when. Meanwhile, the plugin names no cause that
-//! would keep a run waiting for ever.
+//! Many runs in each mode, created at the same time, also while the mode changes. All succeed, each on the nodes that its mode
+//! requires, and nothing is left. A watch records where each pod was and when. Meanwhile, the plugin names no cause that would
+//! keep a run waiting for ever.
 #![allow(clippy::unwrap_used, clippy::panic, clippy::print_stdout)]
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -16,7 +16,7 @@ use futures::future::{try_join, try_join_all};
 use integration_tests::look::{assert_succeeded, claims, is_done, is_placeholder, node};
 use integration_tests::plugin::{PASSING, explanation};
 use integration_tests::runs::{Run, run};
-use integration_tests::{Scene, alone_with};
+use integration_tests::{Scene, alone_with, at_scale};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt as _;
@@ -26,7 +26,9 @@ use testbed::services::ServicesConfig;
 
 type Outcome = anyhow::Result<()>;
 
-const RUNS: usize = 100;
+fn runs_of_each_mode() -> usize {
+    at_scale(30, 100)
+}
 
 /// Makes the tests of this file run one after the other, because each keeps the machine busy.
 static TURN: Mutex<()> = Mutex::new(());
@@ -180,11 +182,11 @@ async fn nothing_left_but_tektons(scene: &Scene<'_>, tektons: usize) -> Outcome 
 }
 
 #[test]
-fn b2_m1_m3_m5_m8_v2_v3_a_hundred_runs_of_each_mode_at_once_as_the_mode_changes() -> Outcome {
+fn b2_m1_m3_m5_m8_v2_v3_many_runs_of_each_mode_at_once_as_the_mode_changes() -> Outcome {
     in_mode("pipelineruns", 4, async |scene| {
-        let all = names(0..3 * RUNS);
-        let (in_pipelineruns, rest) = all.split_at(RUNS);
-        let (in_workspaces, in_disabled) = rest.split_at(RUNS);
+        let all = names(0..3 * runs_of_each_mode());
+        let (in_pipelineruns, rest) = all.split_at(runs_of_each_mode());
+        let (in_workspaces, in_disabled) = rest.split_at(runs_of_each_mode());
         submit(scene, in_pipelineruns).await?;
         scene.set_flags(&[("coschedule", "workspaces")]).await?;
         scene.planned_in(Mode::Workspaces).await?;
@@ -216,14 +218,14 @@ fn b2_m1_m3_m5_m8_v2_v3_a_hundred_runs_of_each_mode_at_once_as_the_mode_changes(
         let stays = scene.stack.history.stays(&scene.namespace).await?;
         let of_disabled = stays.iter().filter(|stay| in_disabled.contains(&stay.run));
         assert_eq!(of_disabled.filter(|stay| stay.placeholder).count(), 0);
-        nothing_left_but_tektons(scene, 2 * RUNS).await
+        nothing_left_but_tektons(scene, 2 * runs_of_each_mode()).await
     })
 }
 
 #[test]
-fn b2_m4_a_hundred_isolated_runs_at_once_on_twenty_nodes() -> Outcome {
+fn b2_m4_many_isolated_runs_at_once_on_twenty_nodes() -> Outcome {
     in_mode("isolate-pipelinerun", 20, async |scene| {
-        let names = names(0..RUNS);
+        let names = names(0..runs_of_each_mode());
         submit(scene, &names).await?;
         // The second code: the scheduler requests a volume for a placeholder, and then rejects the placeholder because its
         // claim has just changed. Another run may take the node in between.
@@ -238,9 +240,13 @@ fn b2_m4_a_hundred_isolated_runs_at_once_on_twenty_nodes() -> Outcome {
 
         let stays = scene.stack.history.stays(&scene.namespace).await?;
         let of_tasks = stays.iter().filter(|stay| !stay.placeholder).count();
-        assert_eq!(of_tasks, 2 * RUNS, "the watch saw each pod");
+        assert_eq!(of_tasks, 2 * runs_of_each_mode(), "the watch saw each pod");
         // Every node has room for all runs, so no placeholder has a reason to leave its node.
-        assert_eq!(stays.len() - of_tasks, RUNS, "each placeholder has one pod");
+        assert_eq!(
+            stays.len() - of_tasks,
+            runs_of_each_mode(),
+            "each placeholder has one pod"
+        );
         let mut shared = Vec::new();
         for (index, one) in stays.iter().enumerate() {
             for other in &stays[index + 1..] {
