@@ -141,9 +141,7 @@ pub(crate) struct TestArgs {
     /// Kubernetes that are no stable API. NAME and --test choose other tests on the control plane instead.
     #[arg(long, conflicts_with = "package")]
     pub(crate) matrix: bool,
-    /// Let some tests create more runs and pods
-    ///
-    /// These tests are in `autoscaling.rs`, `bursts.rs`, `crowd.rs` and `width.rs`.
+    /// Let the tests in autoscaling.rs, bursts.rs, crowd.rs and width.rs create more runs and pods
     #[arg(long, conflicts_with = "matrix")]
     pub(crate) full_scale: bool,
     /// Only tests with one of these texts in their names
