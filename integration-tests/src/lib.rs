@@ -42,5 +42,6 @@ pub mod waits;
 
 pub use scale::at_scale;
 pub use stack::{
-    Scene, alone, alone_with, on_bed, shared, shared_on, shared_with, shared_with_overrides,
+    Scene, alone, alone_unattended, alone_with, on_bed, shared, shared_on, shared_with,
+    shared_with_overrides,
 };

@@ -238,6 +238,24 @@ pub fn alone_with(
     change: impl FnOnce(&mut ServicesConfig),
     test: impl AsyncFnOnce(&Scene<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    alone_unattended(config, change, async |scene| {
+        tokio::select! {
+            outcome = test(scene) => outcome,
+            failed = keep_running(&scene.stack.services) => failed,
+        }
+    })
+}
+
+/// As [`alone_with`], for a test in which services end by themselves. The test starts them again itself.
+///
+/// # Errors
+///
+/// As [`alone`].
+pub fn alone_unattended(
+    config: Config,
+    change: impl FnOnce(&mut ServicesConfig),
+    test: impl AsyncFnOnce(&Scene<'_>) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     RUNTIME.block_on(async {
         let stack = Stack::boot(config, change).await?;
         let outcome = async {
@@ -285,7 +303,7 @@ pub fn on_bed(
     clippy::print_stdout,
     reason = "who reads about a failure must know of it"
 )]
-pub async fn keep_running(services: &Services) -> anyhow::Result<()> {
+async fn keep_running(services: &Services) -> anyhow::Result<()> {
     loop {
         let again = services.start_again_after_standstill()?;
         if !again.is_empty() {

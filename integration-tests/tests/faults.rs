@@ -15,7 +15,7 @@ use futures::future::{join_all, try_join_all};
 use integration_tests::faults::{Fault, kubelet};
 use integration_tests::look::{self, LIMIT, node};
 use integration_tests::runs::{Run, run};
-use integration_tests::{Scene, alone_with};
+use integration_tests::{Scene, alone_unattended};
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt as _;
 use serde_json::json;
@@ -74,7 +74,7 @@ fn matrix(faults: impl Iterator<Item = Fault>) -> Outcome {
         ..Config::default()
     };
     let change = |services: &mut ServicesConfig| services.links = true;
-    alone_with(config, change, async |scene| {
+    alone_unattended(config, change, async |scene| {
         scene.stack.allow_overrides().await?;
         for fault in faults {
             let scene = scene.stack.scene().await?;

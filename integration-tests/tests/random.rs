@@ -27,7 +27,7 @@ use integration_tests::faults::kubelet;
 use integration_tests::look::{Kind, is_placeholder, node, succeeded};
 use integration_tests::runs::{Run, run};
 use integration_tests::sets::only_pods;
-use integration_tests::{Scene, alone_with};
+use integration_tests::{Scene, alone_unattended};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy};
@@ -728,7 +728,7 @@ fn n5_p6_v4_of_two_hundred_runs_ended_and_disturbed_at_random_nothing_is_left() 
         task_duration: Duration::from_millis(500),
         ..Config::default()
     };
-    let played = alone_with(
+    let played = alone_unattended(
         config,
         |_| {},
         async |scene| {

@@ -12,7 +12,7 @@ use futures::future::{join_all, try_join_all};
 use integration_tests::leases::{LED, leads};
 use integration_tests::look::node;
 use integration_tests::runs::{Run, run};
-use integration_tests::{Scene, alone_with, grpc};
+use integration_tests::{Scene, alone_unattended, alone_with, grpc};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
@@ -181,7 +181,7 @@ fn n6_a_process_that_was_paused_over_a_completion_writes_nothing_and_ends() -> O
         audit_log: true,
         ..Config::default()
     };
-    alone_with(config, two_replicas, async |scene| {
+    alone_unattended(config, two_replicas, async |scene| {
         let services = &scene.stack.services;
         let observer = scene.observe_leaders();
         for service in LED {

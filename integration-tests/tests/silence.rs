@@ -13,7 +13,7 @@ use integration_tests::nodes::NodeEvent;
 use integration_tests::runs::run;
 use integration_tests::stack::Stack;
 use integration_tests::struck::Waiting;
-use integration_tests::{Scene, alone_with};
+use integration_tests::{Scene, alone_unattended};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::jiff::Timestamp;
 use kube::Api;
@@ -39,7 +39,7 @@ fn each_service_in_turn(environment: &[(&str, &str)], may_end: &[Service]) -> Ou
         let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
         services.environment = environment.iter().map(owned).collect();
     };
-    alone_with(Config::default(), change, async |scene| {
+    alone_unattended(Config::default(), change, async |scene| {
         let (restarted, _) = watch::channel(BTreeSet::new());
         let reserves = [Reserves::Nothing, Reserves::Placement].into_iter().cycle();
         for (service, reserves) in Service::ALL.into_iter().zip(reserves) {
