@@ -8,17 +8,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 use coscheduler_core::config::Reserves;
 use coscheduler_core::observed::PodPhase;
 use coscheduler_core::sizes::Sizes;
+use coscheduler_kubernetes::pipeline_run::PipelineRun;
 use coscheduler_kubernetes::pods::phase;
 use fastrand::Rng;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
+use integration_tests::look::is_done;
 use integration_tests::runs::{Run, run};
 use integration_tests::waits::Waits;
 use integration_tests::{Scene, at_scale, shared_with_overrides};
@@ -393,6 +395,14 @@ fn b3_n2_six_runs_whose_claims_stay_on_two_crowded_nodes_all_end() -> Outcome {
                 let began = Instant::now();
                 try_join_all((0..6).map(|number| scene.submit(bound(&scene, mode, number))))
                     .await?;
+                // Some runs wait for the end of others, so each has a time limit of its own.
+                for number in 1..=6 {
+                    let done = |runs: &[Arc<PipelineRun>]| {
+                        runs.iter().filter(|run| is_done(run)).count() >= number
+                    };
+                    let done = scene.until_all(&format!("are done: {number}"), done);
+                    done.await.with_context(|| format!("{reserves}, {mode}"))?;
+                }
                 for number in 0..6 {
                     let done = scene.succeeds(&format!("run-{number}")).await;
                     done.with_context(|| format!("{reserves}, {mode}"))?;

@@ -9,7 +9,7 @@ use prost_types::Struct;
 use serde_json::Value;
 
 use coscheduler_core::admit::{Admission, RewrittenSource};
-use coscheduler_core::admit_run::{ChildAdmission, ChildRun};
+use coscheduler_core::admit_child::{ChildAdmission, ChildRun};
 use coscheduler_core::annotations;
 use coscheduler_core::event_texts::Reason;
 use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun};

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::time::Instant;
 
 use coscheduler_core::admit::awaits_pipeline;
-use coscheduler_core::admit_run::ChildRun;
+use coscheduler_core::admit_child::ChildRun;
 use coscheduler_core::annotations::{AWAITS_PIPELINE, GROUP, MODE, VOLUME_CLAIM_TEMPLATES};
 use coscheduler_core::pipeline_run::{OwnerReference, PipelineRun as View};
 use coscheduler_kubernetes::objects::controller;

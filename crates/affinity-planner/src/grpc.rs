@@ -6,7 +6,7 @@ use tonic::{Request, Response, Status};
 use tracing::warn;
 
 use coscheduler_core::admit;
-use coscheduler_core::admit_run::admit_run;
+use coscheduler_core::admit_child::admit_child;
 use coscheduler_core::adopt;
 use coscheduler_core::event_texts::ReasonCode;
 use coscheduler_core::pipeline_run::PipelineRun;
@@ -169,7 +169,7 @@ impl PlannerService for Planner {
 
     async fn admit_run(&self, request: Request<AdmitRunRequest>) -> Answer<AdmitRunResponse> {
         let run = convert::child_run(request.into_inner()).map_err(Error::BadRequest)?;
-        let admission = admit_run(&run, &self.tekton_controller);
+        let admission = admit_child(&run, &self.tekton_controller);
         let mut events = admission.events.iter();
         if let Some(event) = events.find(|it| it.code == ReasonCode::TektonAccountUnknown) {
             self.strangers.inc();

@@ -6,7 +6,7 @@
 //! If Tekton creates the run as a child of another run, the child keeps the group of its parent. Every other run gets a new
 //! group, even if its author copied annotations with a group from another run.
 //!
-//! [`admit_run`](crate::admit_run) admits TaskRuns and CustomRuns.
+//! [`admit_child`](crate::admit_child) admits TaskRuns and CustomRuns.
 
 mod child;
 pub(crate) mod copied;

@@ -182,7 +182,7 @@ pub(crate) fn retain_tektons(claims: &mut RunClaims, run: &PipelineRun) {
 mod tests {
     use super::*;
     use crate::admit::{TEKTON_CONTROLLER, admit};
-    use crate::admit_run::{BoundClaim, ChildKind, ChildRun, admit_run};
+    use crate::admit_child::{BoundClaim, ChildKind, ChildRun, admit_child};
     use crate::annotations::{GROUP, PINNED, TEKTON_AFFINITY_ASSISTANT};
     use crate::params::Params;
     use crate::plan::{Action, plan};
@@ -301,7 +301,7 @@ mod tests {
             params: Params::default(),
             pipeline_run: None,
         };
-        let mut admission = admit_run(&child, TEKTON_CONTROLLER);
+        let mut admission = admit_child(&child, TEKTON_CONTROLLER);
         let claim = admission.bindings.pop().map(|bound| bound.claim_name);
         let assistant = admission.set_annotations[TEKTON_AFFINITY_ASSISTANT].clone();
         (assistant, claim.unwrap_or_else(|| bound.to_owned()))

@@ -29,7 +29,7 @@ pub mod run_claims;
 pub mod separation;
 
 pub mod admit;
-pub mod admit_run;
+pub mod admit_child;
 pub mod adopt;
 pub mod event_texts;
 pub mod observed;

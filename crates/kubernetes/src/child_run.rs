@@ -1,6 +1,6 @@
 //! Reads the parts of a new TaskRun or CustomRun that `core` needs.
 
-use coscheduler_core::admit_run::{BoundClaim, ChildRun};
+use coscheduler_core::admit_child::{BoundClaim, ChildRun};
 use coscheduler_core::params::Params;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde_json::Value;
@@ -48,7 +48,7 @@ fn claims(workspaces: &Value) -> Vec<BoundClaim> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use coscheduler_core::admit_run::ChildKind;
+    use coscheduler_core::admit_child::ChildKind;
     use coscheduler_core::pipeline_run::OwnerReference;
     use serde_json::json;
 

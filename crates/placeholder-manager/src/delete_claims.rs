@@ -1,8 +1,9 @@
 //! Deletes claims of a run that has ended or is gone, and removes their finalizer `kubernetes.io/pvc-protection`. Modules
 //! `claims_to_delete` and `clean_up` of `core` decide which claims, and when. Nobody deletes a claim that the author created.
-//! In the default mode, `workspaces`, most claims that Tekton created from templates stay until Kubernetes deletes them with
-//! their owner, the PipelineRun. While Tekton's own flag is on, Tekton may also delete claims of adopted runs. No other module
-//! of ours deletes claims. Every replica may delete them.
+//! If somebody deletes the PipelineRun, Kubernetes also deletes the claims that we or Tekton created for it. In the default
+//! mode, `workspaces`, most claims that Tekton created from templates stay until Kubernetes deletes them with their owner, the
+//! PipelineRun. While Tekton's own flag is on, Tekton may also delete claims of adopted runs. No other module of ours deletes
+//! claims. Every replica may delete them.
 
 use std::sync::Arc;
 

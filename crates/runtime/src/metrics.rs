@@ -1,4 +1,5 @@
-//! The metrics of the process. `docs/metrics.md` lists all names. Every name begins with `coscheduler_`, except the standard
+//! The metrics of the process. `docs/metrics.md` lists all names. The module that counts something registers its metric: to
+//! find it, search for the name without `coscheduler_` and `_total`. Every name begins with `coscheduler_`, except the standard
 //! names of gRPC metrics that `Metrics::register_protocol` registers: existing dashboards use these names.
 
 use std::fmt;

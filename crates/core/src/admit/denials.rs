@@ -17,7 +17,7 @@
 //!   too deeply (`askable` in `review.rs` of the same crate).
 //! - The webhook denies a TaskRun or CustomRun for now (`webhook.rs` of the same crate) if the settings of the PipelineRun, or
 //!   the name of a claim of the TaskRun or CustomRun, depend on a Pipeline that Tekton has not stored yet (`awaits_pipeline` in
-//!   `admit_run.rs`). The webhook denies a child PipelineRun for now if the settings of the parent depend on such a Pipeline,
+//!   `admit_child.rs`). The webhook denies a child PipelineRun for now if the settings of the parent depend on such a Pipeline,
 //!   or if the mode of the parent has changed since Tekton copied the parent's annotations (`has_early_parent` in
 //!   `stored_runs.rs` of the same crate). Tekton then creates the object later.
 //!

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::admit::{Admission, Question, TEKTON_CONTROLLER, admit};
-use crate::admit_run::{BoundClaim, ChildKind, ChildRun, admit_run};
+use crate::admit_child::{BoundClaim, ChildKind, ChildRun, admit_child};
 use crate::annotations::{CLAIMS, GROUP, TEKTON_AFFINITY_ASSISTANT};
 use crate::config::Configuration;
 use crate::mode::{CoscheduledClaims, Mode};
@@ -94,7 +94,7 @@ fn followed(run: &PipelineRun, workspaces: &[&str]) -> Result<String, String> {
         params: Params::default(),
         pipeline_run: None,
     };
-    let admission = admit_run(&task_run, TEKTON_CONTROLLER);
+    let admission = admit_child(&task_run, TEKTON_CONTROLLER);
     if let Some(refusal) = admission.refusal {
         return Err(refusal);
     }

@@ -6,7 +6,7 @@ use prost_types::Struct;
 use serde_json::Value;
 
 use coscheduler_core::admit::{Admission, RewrittenBinding, RewrittenSource, TaskAnnotation};
-use coscheduler_core::admit_run::{BoundClaim, ChildAdmission, ChildKind, ChildRun};
+use coscheduler_core::admit_child::{BoundClaim, ChildAdmission, ChildKind, ChildRun};
 use coscheduler_core::event_texts::{Reason, ReasonCode};
 use coscheduler_core::mode::IsolationScope;
 use coscheduler_core::params::Params;

@@ -77,7 +77,7 @@ fn source_claim() -> String {
 
 /// The annotations that the TaskRun has after its admission.
 fn stored(run: &ChildRun) -> BTreeMap<String, String> {
-    let admission = admit_run(run, TEKTON_CONTROLLER);
+    let admission = admit_child(run, TEKTON_CONTROLLER);
     let mut annotations = run.annotations.clone();
     annotations.retain(|key, _| !admission.remove_annotations.contains(key));
     annotations.extend(admission.set_annotations);
@@ -91,7 +91,7 @@ fn check(run: &ChildRun, assistant: &str) {
     assert_eq!(stored[TEKTON_AFFINITY_ASSISTANT], assistant);
     assert_eq!(stored["note"], "mine");
     assert_eq!(stored.len(), 2, "{stored:?}");
-    assert_eq!(admit_run(run, TEKTON_CONTROLLER).refusal, None);
+    assert_eq!(admit_child(run, TEKTON_CONTROLLER).refusal, None);
 }
 
 #[test]
@@ -171,7 +171,7 @@ fn m9_a_run_that_was_left_to_tekton_keeps_tektons_assistant_and_nothing_else() {
     check(&run, "affinity-assistant-0123456789");
     let untouched = task_run(Mode::Disabled, &[("cache", "build-cache")]);
     assert_eq!(
-        admit_run(&untouched, TEKTON_CONTROLLER),
+        admit_child(&untouched, TEKTON_CONTROLLER),
         ChildAdmission::default()
     );
 }
@@ -197,7 +197,7 @@ fn m8_a_pipeline_cannot_make_tasks_of_a_run_that_was_left_alone_join_a_group() {
         // The value stays as Tekton wrote it, because the run may use Tekton's own assistant.
         check(&run, run.annotations[TEKTON_AFFINITY_ASSISTANT].as_str());
         assert!(
-            admit_run(&run, TEKTON_CONTROLLER)
+            admit_child(&run, TEKTON_CONTROLLER)
                 .set_annotations
                 .is_empty()
         );
@@ -218,7 +218,7 @@ fn m2_a_task_run_with_more_than_one_claim_may_not_run() {
             ("modules", "build-cache"),
         ],
     );
-    let admission = admit_run(&run, TEKTON_CONTROLLER);
+    let admission = admit_child(&run, TEKTON_CONTROLLER);
     assert_eq!(
         admission.refusal.unwrap(),
         format!(
@@ -267,7 +267,7 @@ fn v9_a_claim_that_is_not_known_beforehand_gets_no_placeholder() {
         ..task_run(Mode::Workspaces, &both)
     };
     assert!(
-        admit_run(&two, TEKTON_CONTROLLER)
+        admit_child(&two, TEKTON_CONTROLLER)
             .refusal
             .unwrap()
             .contains("claim by-a-task")
@@ -308,14 +308,14 @@ fn v9_a_name_that_tekton_leaves_with_a_variable_is_completed() {
                 ..task_run(mode, &claims)
             };
             assert!(run.names_claims_by_variables() && !run.awaits_pipeline());
-            let admission = admit_run(&run, TEKTON_CONTROLLER);
+            let admission = admit_child(&run, TEKTON_CONTROLLER);
             assert_eq!(admission.bindings, [bound("in", "of-pipeline")]);
             // Tekton itself replaces a variable by a parameter of the TaskRun.
             let own = ChildRun {
                 params: Params::read(&json!([{"name": "made", "value": "own"}])),
                 ..run
             };
-            assert_eq!(admit_run(&own, TEKTON_CONTROLLER).bindings, []);
+            assert_eq!(admit_child(&own, TEKTON_CONTROLLER).bindings, []);
         }
     }
     // In mode `workspaces`, the claim has a placeholder, because the manager plans from the same Pipeline.
@@ -338,7 +338,7 @@ fn v9_a_name_that_tekton_leaves_with_a_variable_is_completed() {
         &run,
         AssistantName::of_claim(&group(), "build-cache").as_str(),
     );
-    let bindings = admit_run(&run, TEKTON_CONTROLLER).bindings;
+    let bindings = admit_child(&run, TEKTON_CONTROLLER).bindings;
     assert_eq!(bindings, [bound("in", "build-cache")]);
 
     // Before Tekton has stored the Pipeline, only the pinned name is known.
@@ -388,7 +388,7 @@ fn m3_nobody_but_tekton_joins_a_group_and_only_for_a_pipeline_run() {
                 ["note"],
                 "{mode}: {created_by}"
             );
-            let admission = admit_run(&run, TEKTON_CONTROLLER);
+            let admission = admit_child(&run, TEKTON_CONTROLLER);
             assert_eq!(admission.refusal, None);
             let events = admission.events.iter().map(|event| event.code);
             let expect = (created_by == "alice").then_some(ReasonCode::TektonAccountUnknown);
@@ -469,7 +469,7 @@ fn m9_a_claim_that_tekton_has_renamed_meanwhile_is_called_what_it_was_made_as() 
         Mode::Workspaces,
         &[("in", &renamed), ("other", "build-cache")],
     );
-    let admission = admit_run(&run, TEKTON_CONTROLLER);
+    let admission = admit_child(&run, TEKTON_CONTROLLER);
     assert_eq!(
         admission.bindings,
         [BoundClaim {
@@ -496,6 +496,6 @@ fn m9_a_claim_that_tekton_has_renamed_meanwhile_is_called_what_it_was_made_as() 
         (Mode::PipelineRuns, renamed),
     ] {
         let run = task_run(mode, &[("in", &claim)]);
-        assert_eq!(admit_run(&run, TEKTON_CONTROLLER).bindings, []);
+        assert_eq!(admit_child(&run, TEKTON_CONTROLLER).bindings, []);
     }
 }

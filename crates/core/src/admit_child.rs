@@ -1,7 +1,8 @@
-//! Admission of a new TaskRun or CustomRun. Tekton has copied our annotations from the PipelineRun. Admission removes the
-//! reserved annotations, except `pipeline.tekton.dev/affinity-assistant`, which Tekton's pod builder reads. Into this annotation,
-//! admission writes the name of the placeholder that the run's pinned mode requires, even if Tekton wrote another name (M9). In
-//! mode `workspaces`, admission makes a TaskRun with more than one claim fail (M2). A claim that several nodes can mount at once
+//! Admission of a new TaskRun or CustomRun, which is a child of a PipelineRun. Module `admit` has the admission of a
+//! PipelineRun itself. Tekton has copied our annotations from the PipelineRun. Admission removes the reserved annotations,
+//! except `pipeline.tekton.dev/affinity-assistant`, which Tekton's pod builder reads. Into this annotation, admission writes
+//! the name of the placeholder that the run's pinned mode requires, even if Tekton wrote another name (M9). In mode
+//! `workspaces`, admission makes a TaskRun with more than one claim fail (M2). A claim that several nodes can mount at once
 //! does not count if `coschedule-claims` was `node-bound` when the run was created (V8).
 
 mod bindings;
@@ -193,7 +194,7 @@ pub struct ChildAdmission {
 ///   claims with other names, which do not exist. Admission restores the right names (M9).
 ///
 /// `tekton_controller` is the username of Tekton's controller, normally [`TEKTON_CONTROLLER`](crate::admit::TEKTON_CONTROLLER).
-pub fn admit_run(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
+pub fn admit_child(run: &ChildRun, tekton_controller: &str) -> ChildAdmission {
     if !run.joins_owner(tekton_controller) {
         let mut admission = without(run, |_| true);
         if !admission.remove_annotations.is_empty() {
