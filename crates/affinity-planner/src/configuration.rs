@@ -23,8 +23,8 @@ use crate::error::Error;
 /// The newest state of each of the two ConfigMaps that the planner has received.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Known {
-    /// The configuration from ConfigMap `coscheduler-config`, or the violations in this ConfigMap if it was never valid. `None`
-    /// until the config-service has sent a message.
+    /// The configuration from ConfigMap `coscheduler-config`, or the violations in this ConfigMap if this process has not
+    /// received a valid configuration yet. `None` until the config-service has sent a message.
     configuration: Option<Result<Configuration, Vec<Violation>>>,
     version: i64,
     /// The value of Tekton's own flag `coschedule`. `None` if the value is `disabled` (M9).

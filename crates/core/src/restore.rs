@@ -38,7 +38,8 @@ pub fn restore(old: &PipelineRun, new: &PipelineRun) -> Admission {
             .filter_map(|setting| override_too_late(*setting, old, new)),
     );
     let mut admission = Admission {
-        // Tekton refuses any change of the spec of a run that has started.
+        // If an update does not change this field, admission must not change it either: after a run has started, Tekton refuses
+        // a change of this field.
         remove_task_annotations: match new.task_run_specs == old.task_run_specs {
             true => Vec::new(),
             false => of_tasks(new),

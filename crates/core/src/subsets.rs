@@ -3,10 +3,11 @@
 //! `arm64`. No node can run both kinds of tasks, so each subset has a placeholder of its own. Most runs have no such tasks, and
 //! so no subsets.
 //!
-//! One subset is the *main* subset: its placeholder has the name of the placeholder for the whole run. The main subset has all
-//! tasks that do not contradict it. A claim that tasks of several subsets would use belongs to the main subset, together with
-//! all tasks that use the claim, whatever their node selectors are. The main placeholder then has to move to a node for such a
-//! task (N2). In mode `workspaces`, there is no main subset.
+//! One subset is the *main* subset: its placeholder has the name of the placeholder for the whole run. The node selector of the
+//! main subset is the run's own, or else normally the first one in `taskRunSpecs` that contradicts another. All tasks that do
+//! not contradict this node selector belong to the main subset. A claim that tasks of several subsets would use belongs to the
+//! main subset, together with all tasks that use the claim, whatever their node selectors are. The main placeholder then has to
+//! move to a node for such a task (N2). In mode `workspaces`, there is no main subset.
 
 use std::collections::{BTreeMap, BTreeSet};
 

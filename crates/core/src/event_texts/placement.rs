@@ -11,8 +11,8 @@ texts! {
 
     reservation_reduced(placeholder: &str, asked: &Amounts, asks: &Amounts): ReservationReduced =
         "The scheduler found no node for placeholder {placeholder}, which asked for {asked}. The placeholder now asks for \
-         {asks}: its own requests, and those of the largest pod that the run still has to start. Some pods of the run may have \
-         to wait until others have ended.";
+         {asks}: its own requests, and those of the largest pod that must still be started on its node. Some pods of the run may \
+         have to wait until others have ended.";
 
     reservation_of_claims(placeholder: &str, asked: &Amounts, asks: &Amounts): ReservationReduced =
         "The scheduler found no node for placeholder {placeholder}, which asked for {asked}. Only some nodes can reach the \
@@ -45,8 +45,8 @@ texts! {
     placeholder_not_bound(placeholder: &str): PlaceholderMoved =
         "The scheduler chose a node for placeholder {placeholder}, but the binding failed. The scheduler may already be binding \
          pods of the run to the same node, because it does not wait for the placeholder's binding. The placeholder must then be \
-         on this node too. So the placeholder's pod is created again. The new pod waits until these pods are bound, but at most \
-         until three seconds after the failure.";
+         on this node too. So the placeholder's pod is created again, and waits until these pods are bound, but at most until \
+         three seconds after the failure. If they are bound by then, the new pod can run only on their node.";
 
     pod_let_go(pod: &str, placeholder: &str): PodLetGo =
         "Pod {pod} is now allowed to run on another node than placeholder {placeholder}. The scheduler found no node that can \
@@ -106,8 +106,8 @@ texts! {
         consequence = match next {
             None => "The placeholder reserves no room.".to_owned(),
             Some(next) => format!(
-                "The placeholder asks for {next} instead: its own requests, and those of the largest pod that the run still has \
-                 to start."
+                "The placeholder asks for {next} instead: its own requests, and those of the largest pod that must still \
+                 be started on its node."
             ),
         };
 }
