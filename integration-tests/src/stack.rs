@@ -212,7 +212,7 @@ pub fn shared_on(
         // This checks all namespaces of the stack, because a test may have created further namespaces.
         stack.history.verdict().await?;
         stack.bed.check()?;
-        stack.services.check()
+        attend(&stack.services)
     })
 }
 
@@ -240,9 +240,10 @@ pub fn alone_with(
 ) -> anyhow::Result<()> {
     alone_unattended(config, change, async |scene| {
         tokio::select! {
-            outcome = test(scene) => outcome,
-            failed = keep_running(&scene.stack.services) => failed,
+            outcome = test(scene) => outcome?,
+            failed = keep_running(&scene.stack.services) => return failed,
         }
+        attend(&scene.stack.services)
     })
 }
 
@@ -294,6 +295,14 @@ pub fn on_bed(
     })
 }
 
+/// As [`attend`], again and again, until an error.
+async fn keep_running(services: &Services) -> anyhow::Result<()> {
+    loop {
+        attend(services)?;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
 /// Starts services again that a standstill of the machine has ended.
 ///
 /// # Errors
@@ -303,15 +312,12 @@ pub fn on_bed(
     clippy::print_stdout,
     reason = "who reads about a failure must know of it"
 )]
-async fn keep_running(services: &Services) -> anyhow::Result<()> {
-    loop {
-        let again = services.start_again_after_standstill()?;
-        if !again.is_empty() {
-            println!("ended after a standstill, and were started again: {again:?}");
-        }
-        services.check()?;
-        tokio::time::sleep(Duration::from_millis(200)).await;
+fn attend(services: &Services) -> anyhow::Result<()> {
+    let again = services.start_again_after_standstill()?;
+    if !again.is_empty() {
+        println!("ended after a standstill, and were started again: {again:?}");
     }
+    services.check()
 }
 
 async fn in_time(test: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
