@@ -400,8 +400,8 @@ fn b3_n2_six_runs_whose_claims_stay_on_two_crowded_nodes_all_end() -> Outcome {
                     let done = |runs: &[Arc<PipelineRun>]| {
                         runs.iter().filter(|run| is_done(run)).count() >= number
                     };
-                    let done = scene.until_all(&format!("are done: {number}"), done);
-                    done.await.with_context(|| format!("{reserves}, {mode}"))?;
+                    let what = format!("are done: {number} of six, {reserves}, {mode}");
+                    scene.until_all(&what, done).await?;
                 }
                 for number in 0..6 {
                     let done = scene.succeeds(&format!("run-{number}")).await;
