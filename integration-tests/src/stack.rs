@@ -295,6 +295,14 @@ pub fn on_bed(
     })
 }
 
+/// Lets leaders keep their Leases for longer. Many runs on two busy processors can keep the API server from answering for more
+/// than ten seconds. Otherwise, the process of a leader would then end, and a new leader would have to read all objects.
+pub fn lead_for_long(services: &mut ServicesConfig) {
+    let timing = [("LEASE_DURATION", "90s"), ("RENEW_DEADLINE", "60s")];
+    let timing = timing.map(|(key, time)| (format!("LEADER_ELECT_{key}"), time.to_owned()));
+    services.environment.extend(timing);
+}
+
 /// As [`attend`], again and again, until an error.
 async fn keep_running(services: &Services) -> anyhow::Result<()> {
     loop {

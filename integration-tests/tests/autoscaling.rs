@@ -23,7 +23,7 @@ use integration_tests::growth::Added;
 use integration_tests::look::node;
 use integration_tests::nodes::POOL;
 use integration_tests::runs::{Run, run};
-use integration_tests::stack::Stack;
+use integration_tests::stack::{Stack, lead_for_long};
 use integration_tests::{Scene, alone_with, at_scale, shared_with_overrides};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
@@ -61,14 +61,10 @@ fn bed() -> Config {
 /// Runs a test on the shared bed with Karpenter, with this value of `placeholder-reserves`.
 fn shared(reserves: Reserves, test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    shared_with_overrides(
-        bed(),
-        |_| (),
-        async |scene| {
-            scene.set_reserves(reserves).await?;
-            test(scene).await
-        },
-    )
+    shared_with_overrides(bed(), lead_for_long, async |scene| {
+        scene.set_reserves(reserves).await?;
+        test(scene).await
+    })
 }
 
 /// A scene with two nodes of two CPUs and 4Gi, to which Karpenter may add nodes.

@@ -16,6 +16,7 @@ use futures::future::{try_join, try_join_all};
 use integration_tests::look::{assert_succeeded, claims, is_done, is_placeholder, node};
 use integration_tests::plugin::{PASSING, explanation};
 use integration_tests::runs::{Run, run};
+use integration_tests::stack::lead_for_long;
 use integration_tests::{Scene, alone_with, at_scale};
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use k8s_openapi::api::events::v1::Event;
@@ -46,12 +47,7 @@ fn in_mode(mode: &str, nodes: usize, test: impl AsyncFnOnce(&Scene<'_>) -> Outco
     };
     let change = |services: &mut ServicesConfig| {
         services.mode = Some(mode.to_owned());
-        // A burst of 300 runs on two busy processors can keep the API server from answering for more than ten seconds. The
-        // process of a leader then ends. In a cluster, a kubelet would start it again. Here nobody does, so the Lease times are
-        // longer.
-        let timing = [("LEASE_DURATION", "90s"), ("RENEW_DEADLINE", "60s")];
-        let timing = timing.map(|(key, time)| (format!("LEADER_ELECT_{key}"), time.to_owned()));
-        services.environment.extend(timing);
+        lead_for_long(services);
     };
     alone_with(config, change, test)
 }

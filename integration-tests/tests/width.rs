@@ -22,6 +22,7 @@ use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::look::is_done;
 use integration_tests::runs::{Run, run};
+use integration_tests::stack::lead_for_long;
 use integration_tests::waits::Waits;
 use integration_tests::{Scene, at_scale, shared_with_overrides};
 use k8s_openapi::api::core::v1::Pod;
@@ -56,7 +57,7 @@ fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
         nodes: 1,
         ..Config::default()
     };
-    shared_with_overrides(config, |_| {}, test)
+    shared_with_overrides(config, lead_for_long, test)
 }
 
 /// A Task with one step, which requests this much CPU.
@@ -174,7 +175,8 @@ fn b3_n2_m4_an_isolated_run_ten_wide_takes_turns_in_the_same_time() -> Outcome {
 
 #[test]
 fn b3_n2_a_very_wide_run_takes_turns_on_a_small_node_in_the_same_time() -> Outcome {
-    takes_no_longer("pipelineruns", at_scale(64, 256), "500m", 3)
+    let (width, seconds) = at_scale((64, 6), (256, 3));
+    takes_no_longer("pipelineruns", width, "500m", seconds)
 }
 
 /// A run of random shape.
