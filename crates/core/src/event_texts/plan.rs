@@ -95,9 +95,8 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     let message = format!(
         "The run was created {cause}. This cannot change any more, so the run's annotation {annotation} with value {chosen:?} has \
          no effect. Possible causes of the difference: (1) The annotation was set on the run, or on the run's Pipeline, only after \
-         the run was created. (2) A resolver fetched the Pipeline, and one of the Pipeline's annotations has a value that is not allowed for \
-         this run, or that the run could no longer get at that time. Then all coscheduler.dev annotations of this Pipeline are \
-         ignored.{more} To use the annotation, create a new \
+         the run was created. (2) A resolver fetched the Pipeline, and a value in the Pipeline's annotations is not allowed for this run, or \
+         came too late. Then all coscheduler.dev annotations of this Pipeline are ignored.{more} To use the annotation, create a new \
          run with it, or set it on the Namespace or on the run's Pipeline in this namespace before you create a new run. If its \
          value is not allowed, ask your operator to allow it."
     );
