@@ -37,10 +37,12 @@ type Outcome = anyhow::Result<()>;
 const MODES: [&str; 3] = ["workspaces", "pipelineruns", "isolate-pipelinerun"];
 /// The environment variable with the seed of a repeated test.
 const SEED: &str = "COSCHEDULER_SEED";
+
 /// The number of random runs.
 fn random_runs() -> usize {
     at_scale(60, 200)
 }
+
 /// The values for random runs. Without a reservation, a claim may be bound for ever to a node that is too small for a task.
 const RESERVES: [Reserves; 2] = [Reserves::Placement, Reserves::Peak];
 /// The number of random runs that are active at the same time. Together, they request more than the nodes have.

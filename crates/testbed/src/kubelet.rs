@@ -52,7 +52,8 @@ const BOUND: &str = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Faile
 
 /// Simulates the kubelets of a test bed, as far as KWOK does not. Runs until an error.
 ///
-/// # Errors The kubeconfig cannot be used, both watches end, a quantity cannot be read, or the API server refuses a status.
+/// # Errors
+/// The kubeconfig cannot be used, both watches end, a quantity cannot be read, or the API server refuses a status.
 pub async fn kubelets(kubeconfig: &Path) -> Result<()> {
     let mut config = crate::control_plane::config(kubeconfig).await?;
     config.headers.push((USER_AGENT, USER_AGENT_OF_KUBELETS));
