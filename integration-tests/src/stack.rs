@@ -14,7 +14,7 @@ use serde_json::json;
 use testbed::services::{CONFIG_MAP, NAMESPACE, Service, Services, ServicesConfig};
 use testbed::{Config, TestBed};
 use tokio::runtime::Runtime;
-use tokio::sync::OnceCell;
+use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 
 use crate::configuration::admitted_until;
 use crate::history::History;
@@ -32,6 +32,9 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
 /// The shared stack of each test file.
 static SHARED: Mutex<BTreeMap<&str, &OnceCell<Stack>>> = Mutex::new(BTreeMap::new());
 static NAMESPACES: AtomicUsize = AtomicUsize::new(1);
+/// One permit for each control plane that a process may boot for one test alone. `cargo xtask test` runs many tests of a process
+/// at the same time, because most of them share a control plane and mostly wait.
+static OWN_CONTROL_PLANES: Semaphore = Semaphore::const_new(2);
 
 /// A control plane with the five services.
 #[derive(Debug)]
@@ -258,6 +261,7 @@ pub fn alone_unattended(
     test: impl AsyncFnOnce(&Scene<'_>) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     RUNTIME.block_on(async {
+        let _permit = permit().await?;
         let stack = Stack::boot(config, change).await?;
         let outcome = async {
             in_time(Box::pin(test(&stack.scene().await?))).await?;
@@ -285,6 +289,7 @@ pub fn on_bed(
     test: impl AsyncFnOnce(TestBed) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
     RUNTIME.block_on(async {
+        let _permit = permit().await?;
         let bed = TestBed::start(config)
             .await
             .context("failed to boot the test bed")?;
@@ -293,6 +298,12 @@ pub fn on_bed(
         in_time(Box::pin(test(bed))).await?;
         history.verdict_so_far()
     })
+}
+
+/// Waits until the test may boot a control plane of its own.
+async fn permit() -> anyhow::Result<SemaphorePermit<'static>> {
+    let permit = OWN_CONTROL_PLANES.acquire().await;
+    permit.context("the semaphore is closed")
 }
 
 /// Lets leaders keep their Leases for longer. Many runs on two busy processors can keep the API server from answering for more

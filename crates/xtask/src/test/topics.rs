@@ -16,6 +16,10 @@ pub(super) const PACKAGE: &str = "integration-tests";
 /// The cargo target of the common binary.
 pub(super) const TARGET: &str = "control_plane";
 
+/// How many tests of a topic run at the same time. They mostly wait, and most topics have one control plane for all their tests.
+/// A control plane that does little costs almost as much as a busy one: on a slow machine a quarter of a processor.
+const TESTS_AT_ONCE: &str = "8";
+
 /// The name of this binary in [`TestBinary`].
 pub(super) const BINARY: &str = "integration-tests control_plane";
 
@@ -56,6 +60,7 @@ pub(super) async fn jobs(
         .map(|(topic, tests)| {
             let mut command = command(binary, bin_dir);
             command.args(tests).args(&args.arguments);
+            command.env("RUST_TEST_THREADS", TESTS_AT_ONCE);
             if args.full_scale {
                 command.env("COSCHEDULER_FULL_SCALE", "1");
             }
