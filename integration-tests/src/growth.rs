@@ -75,6 +75,7 @@ impl Scene<'_> {
                         "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "testbed"},
                         "requirements": [{"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}],
                         "expireAfter": "Never",
+                        "taints": [self.pool_taint()],
                     },
                 },
                 "disruption": {"consolidationPolicy": "WhenEmpty", "consolidateAfter": "Never"},

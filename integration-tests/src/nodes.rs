@@ -1,4 +1,5 @@
-//! The nodes of one test (a pool), and events of nodes. The node selector of a run keeps the run's pods on the pool.
+//! The nodes of one test (a pool), and events of nodes. The node selector of a run keeps the run's pods on the pool. A taint keeps
+//! the pods of other tests away.
 
 use std::fmt;
 
@@ -15,7 +16,7 @@ use crate::Scene;
 use crate::look::{LIMIT, is_placeholder, node};
 use crate::runs::Run;
 
-/// The label of the nodes of a pool. Its value is the test's namespace.
+/// The label of the nodes of a pool, and the key of their taint. Its value is the test's namespace.
 pub const POOL: &str = "example.dev/pool";
 
 /// An event after which a node takes no pods.
@@ -65,6 +66,15 @@ impl Run {
     /// As [`Run::in_pool_of`], with further fields in the pod template.
     pub fn in_pool_with(self, scene: &Scene<'_>, mut pod_template: Value) -> Self {
         pod_template["nodeSelector"] = json!({POOL: scene.namespace});
+        let mut tolerations = vec![scene.pool_toleration()];
+        tolerations.extend(
+            pod_template["tolerations"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .cloned(),
+        );
+        pod_template["tolerations"] = json!(tolerations);
         self.spec("taskRunTemplate", json!({"podTemplate": pod_template}))
     }
 }
@@ -140,10 +150,21 @@ impl Scene<'_> {
                 "kubernetes.io/arch": "amd64",
                 POOL: self.namespace,
             }},
+            "spec": {"taints": [self.pool_taint()]},
             "status": {"allocatable": size, "capacity": size},
         }))?;
         self.nodes().create(&PostParams::default(), &node).await?;
         Ok(())
+    }
+
+    /// The taint of the nodes of the scene's pool.
+    pub fn pool_taint(&self) -> Value {
+        json!({"key": POOL, "value": self.namespace, "effect": "NoSchedule"})
+    }
+
+    /// The toleration of the pods that may run on the scene's pool.
+    pub fn pool_toleration(&self) -> Value {
+        json!({"key": POOL, "operator": "Equal", "value": self.namespace, "effect": "NoSchedule"})
     }
 
     /// The name of a node of the scene's pool: the namespace, and the number of the node, from 1.
@@ -240,14 +261,19 @@ impl Scene<'_> {
     }
 }
 
+/// True if the node has a taint that its pool does not have.
+pub fn is_tainted(node: &Node) -> bool {
+    let taints = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
+    taints.into_iter().flatten().any(|taint| taint.key != POOL)
+}
+
 fn takes_pods(node: &Node) -> bool {
-    let tainted = node.spec.as_ref().and_then(|spec| spec.taints.as_ref());
     let conditions = node
         .status
         .as_ref()
         .and_then(|status| status.conditions.as_ref());
     let ready = conditions.into_iter().flatten();
-    tainted.is_none_or(Vec::is_empty)
+    !is_tainted(node)
         && ready
             .into_iter()
             .any(|condition| condition.type_ == "Ready" && condition.status == "True")

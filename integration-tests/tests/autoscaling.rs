@@ -304,6 +304,7 @@ async fn bystander(scene: &Scene<'_>) -> anyhow::Result<String> {
         "metadata": {"name": "bystander"},
         "spec": {
             "nodeSelector": {POOL: scene.namespace},
+            "tolerations": [scene.pool_toleration()],
             "containers": [{"name": "c", "image": "example/image", "resources": asks}],
         },
     }))?;

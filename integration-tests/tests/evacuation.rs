@@ -13,7 +13,7 @@ use coscheduler_kubernetes::pods;
 use futures::future::try_join_all;
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use integration_tests::look::{LIMIT, condition, has_priority, is_placeholder, node};
-use integration_tests::nodes::NodeEvent;
+use integration_tests::nodes::{NodeEvent, is_tainted};
 use integration_tests::runs::{Run, run};
 use integration_tests::stack::Stack;
 use integration_tests::struck::{Waiting, first, gated};
@@ -534,8 +534,7 @@ fn n1_a_node_that_falls_silent_is_left_once_kubernetes_says_so() -> Outcome {
             silence(scene, &old).await?;
             let nodes: Api<Node> = Api::all(scene.client.clone());
             let tainted = await_condition(nodes, &old, |node: Option<&Node>| {
-                let spec = node.and_then(|node| node.spec.as_ref());
-                spec.is_some_and(|spec| spec.taints.is_some())
+                node.is_some_and(is_tainted)
             });
             tokio::time::timeout(LIMIT, tainted).await??;
             let since = Instant::now();

@@ -18,7 +18,7 @@ use integration_tests::runs::{Run, run};
 use integration_tests::sets::only_pods;
 use integration_tests::waits::Waits;
 use integration_tests::{Scene, alone, shared_with_overrides};
-use k8s_openapi::api::core::v1::{LimitRange, Pod};
+use k8s_openapi::api::core::v1::{LimitRange, PersistentVolumeClaim, Pod};
 use kube::ResourceExt as _;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::json;
@@ -35,6 +35,12 @@ const AT_ONCE: Duration = Duration::from_secs(30);
 const HAND_OVER: Duration = Duration::from_secs(20);
 /// The CPU that a placeholder requests for itself, in thousandths of a CPU.
 const OWN: i128 = 50;
+
+/// The sizes of three nodes. The third node has the most free CPUs as soon as a [`stranger`] requests [`TAKEN`] there, but a
+/// smaller part of its CPUs is free. So the scheduler prefers the second node for a placeholder that asks only for its largest
+/// pod.
+const SIZES: [(&str, u32); 3] = [("1500m", 110), ("2500m", 110), ("16", 110)];
+const TAKEN: &str = "12";
 
 /// Runs a test on a stack whose placeholders reserve room. Each run may choose its mode.
 fn shared(test: impl AsyncFnOnce(Scene<'static>) -> Outcome) -> Outcome {
@@ -73,11 +79,8 @@ async fn settled(scene: &Scene<'_>) -> anyhow::Result<Arc<Pod>> {
 #[test]
 fn b3_a_placeholder_is_bound_where_the_whole_run_fits_twenty_times_of_twenty() -> Outcome {
     shared(async |scene| {
-        // The third node has the most free CPUs, but a smaller part of its CPUs is free. So the scheduler prefers the second node
-        // for a placeholder that asks only for its largest pod.
-        let sizes = [("1500m", 110), ("2500m", 110), ("16", 110)];
-        scene.pool_of(&sizes).await?;
-        stranger(&scene, &scene.pool_node(3), "12").await?;
+        scene.pool_of(&SIZES).await?;
+        stranger(&scene, &scene.pool_node(3), TAKEN).await?;
         let waits = Waits::follow(&scene).await?;
         for number in 0..20 {
             let name = format!("run-{number}");
@@ -349,6 +352,46 @@ fn b3_a_placeholder_that_is_lost_returns_to_its_runs_pods() -> Outcome {
 }
 
 /// In this test, a pod of no run requests as much CPU as the placeholder keeps for two tasks.
+#[test]
+fn b3_a_placeholder_that_waits_for_its_claim_is_bound_where_the_whole_run_fits() -> Outcome {
+    shared(async |scene| {
+        scene.pool_of(&SIZES).await?;
+        stranger(&scene, &scene.pool_node(3), TAKEN).await?;
+        let bound = json!({"persistentVolumeClaim": {"claimName": "late"}});
+        let waits = run("waits")
+            .in_mode("pipelineruns")
+            .workspace("source", bound);
+        let waits = waits.task("one", &["source"], &[]).asking("1");
+        let waits = waits.task("two", &["source"], &[]).asking("2");
+        scene.submit(waits.in_pool_of(&scene)).await?;
+        scene
+            .until_all::<Pod>("have a placeholder without a claim", |pods| {
+                let mut pods = pods.iter();
+                pods.any(|pod| is_placeholder(pod) && is_unschedulable(pod))
+            })
+            .await?;
+        // The run has this Event when the manager has decided about the scheduler's answer.
+        scene.told("waits", "ReferenceMissing").await?;
+        let claim: PersistentVolumeClaim = serde_json::from_value(json!({
+            "metadata": {"name": "late"},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": MOVABLE_STORAGE_CLASS,
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        }))?;
+        scene.api().create(&PostParams::default(), &claim).await?;
+        let placeholder = settled(&scene).await?;
+        assert_eq!(node(&placeholder), Some(scene.pool_node(3).as_str()));
+        scene.succeeds("waits").await?;
+        let told = scene.told_so_far("waits").await?;
+        assert!(
+            told.iter().all(|(code, _)| code != "ReservationReduced"),
+            "{told:?}"
+        );
+        scene.nothing_left_but(&["late"]).await
+    })
+}
+
 #[test]
 fn b3_with_peak_nobody_else_takes_the_room_of_pods_that_do_not_exist_yet() -> Outcome {
     shared(async |scene| {

@@ -507,6 +507,27 @@ fn v8_an_existing_claim_for_one_pod_keeps_the_placeholder_to_its_nodes_without_m
 }
 
 #[test]
+fn v8_a_claim_for_one_pod_that_is_created_after_its_placeholder_is_said_to_be_in_use() -> Outcome {
+    shared(async |scene| {
+        let bound = run("early").workspace("source", bound_to("late"));
+        let early = bound.in_mode("workspaces").task("one", &["source"], &[]);
+        scene.submit(early).await?;
+        scene
+            .until_sets("are there", |sets| sets.len() == 1)
+            .await?;
+        create_claim(&scene, "late", MOVABLE_STORAGE_CLASS, "ReadWriteOncePod").await?;
+        let told = scene.told("early", "ClaimInUse").await?;
+        let (_, message) = told.iter().find(|(code, _)| code == "ClaimInUse").unwrap();
+        assert!(message.contains("create the run again"), "{message}");
+        // This Event would say that nobody has to act.
+        assert!(!codes(&told).contains(&"ClaimNotMounted"), "{told:?}");
+        let runs = scene.api::<PipelineRun>();
+        runs.delete("early", &DeleteParams::default()).await?;
+        scene.nothing_left_but(&["late"]).await
+    })
+}
+
+#[test]
 fn v8_claims_for_many_nodes_are_coscheduled_like_the_others() -> Outcome {
     shared(async |scene| {
         for (mode, access) in [

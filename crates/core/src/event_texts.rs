@@ -6,7 +6,7 @@
 //! - `claims.rs`: claims and their volumes;
 //! - `waiting.rs`: runs that wait although tekton-coscheduler did its part;
 //! - `refusal.rs`: errors of Kubernetes that concern a placeholder;
-//! - `admission.rs`: TaskRuns that fail;
+//! - `admission.rs`: TaskRuns that fail, and TaskRuns of an account that is not Tekton's;
 //! - `configuration.rs`: a ConfigMap that is not valid.
 //!
 //! Other modules fill in some parts of these texts:

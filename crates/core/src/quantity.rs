@@ -34,7 +34,7 @@ impl Quantity {
         }
     }
 
-    /// True if the value is a whole number of thousandths. Kubernetes allows no smaller amount of CPU.
+    /// True if the value is a whole number of thousandths, the smallest unit of CPU in Kubernetes.
     pub fn is_whole_milli(&self) -> bool {
         self.nano % (NANO / 1000) == 0
     }

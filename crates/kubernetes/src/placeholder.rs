@@ -2,8 +2,9 @@
 //! reads StatefulSets, and makes patches. The placeholder-manager sends the requests: its module `placeholder` those about
 //! StatefulSets and about the objects that Tekton created, its module `requests` those about other pods.
 //!
-//! No other code builds these objects, or reads StatefulSets. `docs/decisions/kinds-of-placeholders.md` lists the exceptions,
-//! and what depends on the kind of a placeholder.
+//! A new kind of placeholders is a new file beside `stateful_set.rs` and `pod.rs`. `docs/decisions/kinds-of-placeholders.md`
+//! lists all other places to change ("To add a kind of placeholders"), and the exceptions to the rule that no other code builds
+//! these objects, or reads StatefulSets.
 
 pub mod adopt;
 pub mod patch;

@@ -22,7 +22,7 @@ use tonic_health::pb::health_client::HealthClient;
 use tower::service_fn;
 use tower::util::BoxCloneSyncService;
 
-use crate::metrics::Metrics;
+use crate::metrics_registry::Metrics;
 use crate::{Deadline, Process, Service};
 use call::Caller;
 use spread::Spread;

@@ -9,7 +9,7 @@ use axum::routing::get;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::metrics::CONTENT_TYPE;
+use crate::metrics_registry::CONTENT_TYPE;
 use crate::{Health, Metrics};
 
 /// Serves until `stop` is cancelled.

@@ -34,7 +34,7 @@ mod run;
 mod telemetry;
 
 mod health;
-mod metrics;
+mod metrics_registry;
 mod process;
 
 mod http;
@@ -54,7 +54,7 @@ pub use args::{LogFormat, ProcessArgs, Service, command, parse_duration};
 pub use health::{Condition, Health};
 #[cfg(feature = "kubernetes")]
 pub use kubernetes::KubernetesArgs;
-pub use metrics::{Metrics, Seconds};
+pub use metrics_registry::{Metrics, Seconds};
 pub use process::{Process, Supervisor};
 pub use run::run;
 pub use server::{

@@ -15,7 +15,7 @@ use prometheus_client::metrics::family::Family;
 use tonic::{Code, Status};
 use tracing::{Span, debug, field, info, info_span};
 
-use crate::metrics::{Metrics, Seconds};
+use crate::metrics_registry::{Metrics, Seconds};
 
 /// The label value for names of services and methods that do not exist, so that callers cannot create label values.
 const UNKNOWN: &str = "unknown";

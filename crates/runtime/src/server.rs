@@ -31,7 +31,7 @@ use tonic_health::server::HealthReporter;
 use tower::Service as TowerService;
 
 use crate::Health;
-use crate::metrics::Metrics;
+use crate::metrics_registry::Metrics;
 use crate::rpc::RpcMetrics;
 use crate::tls::Tls;
 

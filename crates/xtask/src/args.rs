@@ -108,7 +108,7 @@ pub(crate) struct ReleaseArgs {
     /// The image of each service, as REGISTRY/SERVICE@sha256:DIGEST
     #[arg(value_name = "IMAGE", required_unless_present_any = ["check", "plugin"])]
     pub(crate) images: Vec<String>,
-    /// The git tag of the release. It must be v and the version in Cargo.toml
+    /// The git tag of the release: the letter v, directly followed by the version in Cargo.toml
     #[arg(long, value_name = "TAG")]
     pub(crate) tag: Option<String>,
     /// The folder for the files

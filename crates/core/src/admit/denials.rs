@@ -1,5 +1,5 @@
-//! Where admission denies a request, and the texts of the denials of function `admit`. Function `admit` denies a new
-//! PipelineRun by two rules:
+//! Where admission denies (refuses) a request: a list of all denials, and the texts of those of function `admit`. Function
+//! `admit` denies a new PipelineRun by two rules:
 //!
 //! - `admit/overrides.rs`: an annotation chooses a mode, placement or reservation that does not exist, or that is not allowed
 //!   (B1).

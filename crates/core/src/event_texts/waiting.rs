@@ -20,7 +20,8 @@ texts! {
         "A pod of the run uses claim {claim}, which does not exist. Create the claim, or create the run again with a claim that exists.";
 
     claim_in_use(): ClaimInUse =
-        "A pod of the run needs a ReadWriteOncePod claim that another pod uses. Wait until the other pod has ended.";
+        "A pod of the run needs a ReadWriteOncePod claim that another pod uses. Wait until the other pod has ended. If the other \
+         pod is a placeholder pod of this run, it does not end: create the run again.";
 
     placeholder_missing(pod: &str, placeholder: &str): PlaceholderMissing =
         "Pod {pod} follows placeholder {placeholder}, and this placeholder has no pod. Wait some seconds. If the placeholder's \

@@ -49,7 +49,12 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
         decision.blocked = Some(None);
         return;
     }
-    let (events, mut blocked) = of_plan(planned, |claim| observed.volumes.get(claim).cloned());
+    let claim = |name: &str| observed.volumes.get(name).cloned();
+    let mounts = |spec: &PlaceholderSpec, claim: &str| {
+        let placeholder = observed.placeholders.get(spec.name.as_str());
+        placeholder.is_some_and(|it| it.claims.iter().any(|mounted| mounted == claim))
+    };
+    let (events, mut blocked) = of_plan(planned, claim, mounts);
     decision.events.extend(events);
     let Some(apart) = out_of_reach(observed, run, decision) else {
         return;
@@ -90,20 +95,29 @@ pub(super) fn tell(observed: &Observed, cause: Option<Reason>, decision: &mut De
 }
 
 /// The Events that follow from a run's plan and its claims. If the run has no valid plan, also the reason why it waits. `claim`
-/// returns the claim with a given name in the run's namespace.
+/// returns the claim with a given name in the run's namespace. `mounts` is true if a placeholder exists and mounts this claim.
 fn of_plan(
     planned: &Planned,
     claim: impl Fn(&str) -> Option<SeenClaim>,
+    mounts: impl Fn(&PlaceholderSpec, &str) -> bool,
 ) -> (Vec<Reason>, Option<Reason>) {
     let (mut events, mut blocked) = (Vec::new(), None);
     match planned {
         Ok(plan) => {
             let published = plan.reasons.iter().filter(|reason| reason.is_told());
             events.extend(published.cloned());
+            let mut is_mounted = false;
             for spec in plan.action.placeholders() {
                 let seen: Vec<_> = spec.claims().filter_map(|name| claim(&name)).collect();
                 let volumes = volumes(spec, &seen);
                 events.extend(of_volumes(spec, &volumes));
+                let mut single_pod = seen.iter().filter(|claim| claim.single_pod);
+                is_mounted |= single_pod.any(|claim| mounts(spec, &claim.name));
+            }
+            // A placeholder mounts a claim for one pod if Tekton created it, or if it is older than the claim. Then no task can
+            // use the claim, and the Event would say that the user need not act.
+            if is_mounted {
+                events.retain(|reason| reason.code != ReasonCode::ClaimNotMounted);
             }
         }
         Err(violations) => blocked = Some(event_texts::pipeline_run_invalid(violations)),

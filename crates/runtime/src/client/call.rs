@@ -16,7 +16,7 @@ use tracing::{Instrument as _, Span};
 
 use super::retry::Retries;
 use super::{Repeatable, Retry, is_retryable};
-use crate::metrics::Metrics;
+use crate::metrics_registry::Metrics;
 use crate::rpc::{MethodLabels, RpcMetrics};
 use crate::{Deadline, MAX_MESSAGE_BYTES, trace};
 

@@ -13,7 +13,7 @@ use tonic::Status;
 use tonic_types::StatusExt as _;
 
 use crate::Deadline;
-use crate::metrics::Metrics;
+use crate::metrics_registry::Metrics;
 use crate::rpc::MethodLabels;
 
 /// The first backoff. Each further backoff is twice as long, up to [`LONGEST_DELAY`]. A random time of up to the same length is

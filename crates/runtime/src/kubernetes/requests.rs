@@ -12,7 +12,7 @@ use prometheus_client::metrics::family::Family;
 use tower::{Layer, Service};
 use tracing::{Instrument as _, Span, field, info_span};
 
-use crate::metrics::{Metrics, Seconds};
+use crate::metrics_registry::{Metrics, Seconds};
 
 /// The code of a request without an answer, as in client-go.
 const NO_ANSWER: &str = "<error>";

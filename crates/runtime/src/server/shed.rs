@@ -16,7 +16,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt as _};
 
-use crate::metrics::Metrics;
+use crate::metrics_registry::Metrics;
 use crate::rpc::MethodLabels;
 
 /// The delay before a rejected caller may retry. Most calls end within milliseconds, so by then some calls have normally ended.

@@ -53,9 +53,13 @@ fn in_zone(name: &str, zone: &str, single_pod: bool) -> SeenClaim {
 type Told = (Vec<Reason>, Option<Reason>);
 
 fn told(run: &PipelineRun, claims: &[SeenClaim]) -> Told {
-    of_plan(&plan(run), |name| {
-        claims.iter().find(|claim| claim.name == name).cloned()
-    })
+    told_with(run, claims, &[])
+}
+
+/// As [`told`], with placeholders that mount the claims with these names.
+fn told_with(run: &PipelineRun, claims: &[SeenClaim], mounted: &[&str]) -> Told {
+    let claim = |name: &str| claims.iter().find(|claim| claim.name == name).cloned();
+    of_plan(&plan(run), claim, |_, name| mounted.contains(&name))
 }
 
 fn codes((events, _): &Told) -> Vec<ReasonCode> {
@@ -84,6 +88,20 @@ fn v8_a_claim_that_turns_out_to_be_for_one_pod_is_told() {
         assert_eq!(codes(&notices), [ReasonCode::ClaimNotMounted]);
         assert!(notices.0[0].message.contains("\"source\""));
         assert_eq!(notices.1, None);
+    }
+}
+
+#[test]
+fn v8_a_claim_for_one_pod_that_a_placeholder_mounts_is_not_said_to_do_no_harm() {
+    let claims = [in_zone("source", "a", true), in_zone("cache", "a", false)];
+    for mode in [Mode::Workspaces, Mode::PipelineRuns] {
+        let run = two_claims(mode);
+        let other = told_with(&run, &claims, &["cache"]);
+        assert_eq!(codes(&other), [ReasonCode::ClaimNotMounted]);
+        assert_eq!(
+            told_with(&run, &claims, &["source", "cache"]),
+            Told::default()
+        );
     }
 }
 

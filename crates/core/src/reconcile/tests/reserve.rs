@@ -502,8 +502,8 @@ fn b3_a_bound_placeholder_gives_its_room_up_at_once_or_pod_by_pod_and_never_grow
     }
     let quota = changed(&bound("peak", 3550, &one()), |it| it.has_quota = true);
     assert_eq!(shrinking(&quota), Some((50, None)));
-    // The placeholder's requests are below the peak, so the kept room may be too small for a pod that waits. The placeholder
-    // gives up all its room.
+    // The placeholder asks for less than the peak, so a reduction pod by pod would free no room for a pod that waits. So the
+    // placeholder gives up all its room.
     let mut waits = task("waits", "", 2000);
     unschedulable(&mut waits, "Insufficient cpu");
     let mut reduced = bound("peak", 1550, &[waits]);
@@ -563,6 +563,22 @@ fn b3_n7_a_reservation_that_few_nodes_could_hold_is_given_up_and_the_author_hear
     assert_eq!(shrinking(&observed), None, "not for want of room");
     let decision = reconcile(&observed);
     assert_eq!(blocked(&decision), Some("PlaceholderUnschedulable"));
+}
+
+#[test]
+fn b3_a_placeholder_that_waits_for_its_claim_keeps_its_requests() {
+    let pods = [task("a", "", 300), task("b", "", 700)];
+    let asks = refused(asks_again("placement", &pods), 3550);
+    assert!(shrinking(&asks).is_some());
+    for said in [
+        "persistentvolumeclaim \"source\" not found",
+        "pod has unbound immediate PersistentVolumeClaims. not found",
+        "0/2 nodes are available: 2 node has pod using PersistentVolumeClaim with the same name and \
+         ReadWriteOncePod access mode.",
+    ] {
+        let waits = changed(&asks, |it| unschedulable(own_pod(it), said));
+        assert_eq!(shrinking(&waits), None, "{said}");
+    }
 }
 
 #[test]

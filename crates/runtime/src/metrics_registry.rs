@@ -1,6 +1,7 @@
-//! The metrics of the process. `docs/metrics.md` lists all names. The module that counts something registers its metric: to
-//! find it, search for the name without `coscheduler_` and `_total`. Every name begins with `coscheduler_`, except the standard
-//! names of gRPC metrics that `Metrics::register_protocol` registers: existing dashboards use these names.
+//! The registry of the metrics of the process. The names of all metrics are in `docs/metrics.md`. The module that counts
+//! something registers its metric: to find it, search for the name without `coscheduler_` and `_total`. Every name begins with
+//! `coscheduler_`, except the standard names of gRPC metrics that `Metrics::register_protocol` registers: existing dashboards
+//! use these names.
 
 use std::fmt;
 use std::hash::Hash;
