@@ -83,8 +83,8 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
         Override::Mode(Mode::Disabled) => (
             "without coscheduling".to_owned(),
             " (3) The run's spec.managedBy names another controller. (4) When the run was created, Tekton's own flag coschedule \
-             was not \"disabled\". (5) When the run was created, tekton-coscheduler had no valid configuration, or was not \
-             available. If cause 3, 4 or 5 still applies, the annotation has no effect on a new run either.",
+             was not \"disabled\", or tekton-coscheduler had no valid configuration, or was not available. If cause 3 or 4 still \
+             applies, the annotation has no effect on a new run either.",
         ),
         Override::Mode(mode) => (format!("in coschedule mode {mode}"), ""),
         Override::Placement(_) | Override::Reserves(_) => {
@@ -96,7 +96,7 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
         "The run was created {cause}. This cannot change any more, so the run's annotation {annotation} with value {chosen:?} has \
          no effect. Possible causes: (1) The annotation was set on the run, or on the run's Pipeline, only after the run was created. \
          (2) A resolver fetched the Pipeline, and a value in the Pipeline's annotations is not allowed for this run, or came too \
-         late, or tekton-coscheduler had no valid configuration then. In these cases, all coscheduler.dev annotations of the \
+         late, or tekton-coscheduler had no valid configuration then. Then all coscheduler.dev annotations of the \
          Pipeline are ignored.{more} To use the annotation, create a new \
          run with it, or set it on the Namespace or on the run's Pipeline in this namespace before you create a new run. If its \
          value is not allowed, ask your operator to allow it."
