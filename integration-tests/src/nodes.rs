@@ -212,6 +212,17 @@ impl Scene<'_> {
             .await
     }
 
+    /// Removes all taints of a node, also the taint of its pool. The pods of child runs do not tolerate it, because they have no
+    /// pod template.
+    ///
+    /// # Errors
+    ///
+    /// The API server refuses the change.
+    pub async fn untaint(&self, node: &str) -> anyhow::Result<()> {
+        let patch = json!({"spec": {"taints": null}});
+        self.patch_node(node, patch).await
+    }
+
     /// Waits until the scene's placeholder is bound to another node than `from`, and returns its pod.
     ///
     /// # Errors

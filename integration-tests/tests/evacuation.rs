@@ -581,6 +581,9 @@ fn n1_pods_of_a_pipeline_in_a_pipeline_follow() -> Outcome {
     };
     alone(config, async |scene| {
         scene.pool(2).await?;
+        for number in [1, 2] {
+            scene.untaint(&scene.pool_node(number)).await?;
+        }
         let mut run = first(scene, "pipelineruns", MOVABLE_STORAGE_CLASS).into_json();
         run["metadata"]["annotations"] = json!({});
         let task = |name: &str, annotations: &Value, after: &[&str]| {
