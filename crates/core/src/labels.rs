@@ -1,8 +1,8 @@
-//! The labels of placeholders and claims, and the labels of pods and nodes that other rules name. Function `with_owner`
-//! (`placeholder/stateful_set.rs` of crate `kubernetes`) adds two labels to those of `of_placeholder`: the run's uid and
-//! [`MANAGED_BY`]. A placeholder that Tekton created keeps its labels, and also gets these two, except a label that is in its
-//! selector (`placeholder/adopt.rs` of the same crate). `plan/claims.rs` combines the labels of a claim with those in its
-//! author's template.
+//! The labels of placeholders and claims, and the labels of pods and nodes that other rules name. Function `with_owner` in
+//! folder `placeholder` of crate `kubernetes` adds two labels to those of `of_placeholder`: the run's uid and [`MANAGED_BY`]. A
+//! placeholder that Tekton created keeps its labels, and also gets these two, except a label that is in its selector
+//! (`placeholder/adopt.rs` of the same crate). `plan/claims.rs` combines the labels of a claim with those in its author's
+//! template.
 
 use std::collections::BTreeMap;
 
