@@ -66,14 +66,9 @@ impl Run {
     /// As [`Run::in_pool_of`], with further fields in the pod template.
     pub fn in_pool_with(self, scene: &Scene<'_>, mut pod_template: Value) -> Self {
         pod_template["nodeSelector"] = json!({POOL: scene.namespace});
-        let mut tolerations = vec![scene.pool_toleration()];
-        tolerations.extend(
-            pod_template["tolerations"]
-                .as_array()
-                .into_iter()
-                .flatten()
-                .cloned(),
-        );
+        let own = pod_template["tolerations"].as_array().cloned();
+        let mut tolerations = own.unwrap_or_default();
+        tolerations.push(scene.pool_toleration());
         pod_template["tolerations"] = json!(tolerations);
         self.spec("taskRunTemplate", json!({"podTemplate": pod_template}))
     }

@@ -351,7 +351,6 @@ fn b3_a_placeholder_that_is_lost_returns_to_its_runs_pods() -> Outcome {
     })
 }
 
-/// In this test, a pod of no run requests as much CPU as the placeholder keeps for two tasks.
 #[test]
 fn b3_a_placeholder_that_waits_for_its_claim_is_bound_where_the_whole_run_fits() -> Outcome {
     shared(async |scene| {
@@ -392,6 +391,7 @@ fn b3_a_placeholder_that_waits_for_its_claim_is_bound_where_the_whole_run_fits()
     })
 }
 
+/// In this test, a pod of no run requests as much CPU as the placeholder keeps for two tasks.
 #[test]
 fn b3_with_peak_nobody_else_takes_the_room_of_pods_that_do_not_exist_yet() -> Outcome {
     shared(async |scene| {

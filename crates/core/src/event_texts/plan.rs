@@ -93,13 +93,12 @@ pub fn override_ignored(chosen: &str, pinned: Override) -> Reason {
     };
     let annotation = setting.annotation();
     let message = format!(
-        "The run was created {cause}. This cannot change, so the run's annotation {annotation} with value {chosen:?} has \
-         no effect. Possible causes: (1) The annotation was set on the run, or on the run's Pipeline, only after the run was \
+        "The run was created {cause}. This cannot change, so the run's annotation {annotation} with value {chosen:?} has no \
+         effect. Possible causes: (1) The annotation was set on the run, or on the run's Pipeline, only after the run was \
          created. (2) A resolver fetched the Pipeline, and a value in its annotations is not allowed for this run, or came too \
          late, or tekton-coscheduler had no valid configuration then. In this case, all coscheduler.dev annotations of the \
          Pipeline are ignored.{more} To use the annotation, create a new run with it, or set it on the Namespace or on the run's \
-         Pipeline in this namespace before you create one. If its \
-         value is not allowed, ask your operator to allow it."
+         Pipeline in this namespace before you create one. If its value is not allowed, ask your operator to allow it."
     );
     Reason::new(ReasonCode::OverrideIgnored, message)
 }

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use super::apart::left_out;
 use super::evacuate::{FIRST_PAUSE, LONGEST_PAUSE};
 use super::reserve::{self, MOMENT, Placed};
-use super::tell::refusals::{tells_of_no_node, waits_for_claim};
+use super::tell::refusals::{tells_of_no_node, without_node};
 use super::{Decision, Eviction, MOVES, Step, ask_again, pause};
 use crate::event_texts;
 use crate::node::misplaced;
@@ -42,8 +42,7 @@ pub(super) fn make_room(observed: &Observed, decision: &mut Decision) -> Option<
     let mut cause = None;
     for placed in reserve::placed(observed) {
         let waiting = placed.waiting().filter(|pod| {
-            let refused = pod.is_refused() && !pod.scheduler_said().is_some_and(waits_for_claim);
-            refused && pod.task_run().is_some() && !pod.object.deleting
+            without_node(pod).is_some() && pod.task_run().is_some() && !pod.object.deleting
         });
         let waiting: Vec<_> = waiting.collect();
         if let Some(node) = &placed.pod.node {

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::evacuate::moved;
-use super::tell::refusals::{lacks_room, waits_for_claim};
+use super::tell::refusals::{lacks_room, without_node};
 use super::{Decision, MOVES, Step, ask_again, evict};
 use crate::config::{Backend, Reserves};
 use crate::event_texts;
@@ -263,12 +263,10 @@ impl<'a> Placed<'a> {
 
     /// True if the scheduler has found no node for the newest version of the pod. The scheduler updates the condition's
     /// `observedGeneration` only together with another field, so the condition may name an older version. Therefore, a condition
-    /// that has lasted for [`REFUSED`] counts too. A pod that waits for one of its claims does not count, because the scheduler has
-    /// not looked for a node yet.
+    /// that has lasted for [`REFUSED`] counts too. A pod that waits for one of its claims does not count.
     pub(super) fn is_refused(&self, decision: &mut Decision) -> bool {
-        let refused = self.pod.unscheduled.as_ref().filter(|it| it.no_node);
-        let refused = refused.filter(|it| !it.message.as_deref().is_some_and(waits_for_claim));
-        refused.is_some_and(|refused| refused.is_newest || self.refused_for(REFUSED, decision))
+        without_node(self.pod)
+            .is_some_and(|refused| refused.is_newest || self.refused_for(REFUSED, decision))
     }
 
     /// True if the manager has seen for `time` that the scheduler finds no node for the pod with its present requests.

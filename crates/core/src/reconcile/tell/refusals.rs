@@ -12,6 +12,7 @@ use super::blocked_reason;
 use crate::annotations::BLOCKED;
 use crate::event_texts;
 use crate::names::AssistantName;
+use crate::observed::{Pod, Unscheduled};
 use crate::pipeline_run::PipelineRun;
 use crate::plan::{Reason, ReasonCode};
 use crate::requests::Amounts;
@@ -124,6 +125,13 @@ pub(super) fn waits_for_other_pod(said: &str) -> bool {
 /// True if the scheduler's message says that the pod waits for one of its claims. Another node would not help.
 pub(in crate::reconcile) fn waits_for_claim(said: &str) -> bool {
     waits_for_volume(said) || waits_for_other_pod(said) || missing_claim(said).is_some()
+}
+
+/// The scheduler's answer, if it has found no node for the pod. `None` also if the pod waits for one of its claims, because the
+/// scheduler has not looked for a node yet.
+pub(in crate::reconcile) fn without_node(pod: &Pod) -> Option<&Unscheduled> {
+    let refused = pod.unscheduled.as_ref().filter(|it| it.no_node);
+    refused.filter(|it| !it.message.as_deref().is_some_and(waits_for_claim))
 }
 
 /// True if the scheduler's message says that another pod keeps the placeholder from at least one node. Normally this pod is a
